@@ -43,7 +43,7 @@ ROOMS = {
     "packing.py": ["tests/packing"],
     "plan": ["tests/plan"],
     "planners": ["tests/planners/test_planners.py", "tests/planners"],
-    "topology/choosing": ["tests/api/test_choose.py"],
+    "topology/choosing.py": ["tests/api/test_choose.py"],
     "topology/cost": ["tests/cost"],
     "topology/planning": ["tests/planners"],
     "topology/planning/tree_packing": [

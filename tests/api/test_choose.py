@@ -14,8 +14,7 @@ from treefold.errors import ArgumentError, DeviceError, MissingExtraError, Parse
 from treefold.execution import links
 from treefold.execution.links import LinkResult
 from treefold.testing import FakeBackend, RecordingBackend, owned
-from treefold.topology import TopologyBuilder
-from treefold.topology.choosing import measured, prices
+from treefold.topology import TopologyBuilder, choosing
 from treefold.topology.cost import MovementTimes, from_copies, refine
 from treefold.topology.planning.ring import pack_rings
 
@@ -47,8 +46,8 @@ def copies(devices, bytes_per_s=25e9, alpha_s=1e-6, problem=""):
 @pytest.fixture(autouse=True)
 def any_machine(monkeypatch):
     """Find the same everywhere: no NCCL, and nothing set that lets the system be asked for its GPUs."""
-    refusal = prices.nccl_refusal
-    monkeypatch.setattr(prices, "nccl_refusal", lambda names: refusal(names) or "not in this test")
+    refusal = choosing.nccl_refusal
+    monkeypatch.setattr(choosing, "nccl_refusal", lambda names: refusal(names) or "not in this test")
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -56,7 +55,7 @@ def any_machine(monkeypatch):
 @pytest.fixture
 def nccl(monkeypatch):
     """Pretend that NCCL can be used."""
-    monkeypatch.setattr(prices, "nccl_refusal", lambda _devices: "")
+    monkeypatch.setattr(choosing, "nccl_refusal", lambda _devices: "")
 
 
 @pytest.fixture
@@ -261,7 +260,7 @@ class TestMeasuredLinks:
         links.use(copies(gpus(0, 1), 0.0, 0.0, problem="1 of 3 bytes are wrong"))
         assert not treefold.choose_cross_device_ops(gpus(0, 1)).predicted
         links.use(copies(["gpu:0", "cpu:0"], 12e9, 4e-6) + copies(["gpu:1", "cpu:0"], 10e9, 5e-6))
-        assert measured.measured_machine(tuple(gpus(0, 1))) == from_copies(
+        assert choosing.measured_machine(tuple(gpus(0, 1))) == from_copies(
             gpus(0, 1), dict.fromkeys([("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")], (10e9, 9e-6))
         )
 
@@ -280,24 +279,24 @@ class TestMeasuredLinks:
         for name in gpus(0, 1, 2, 3):
             builder.device(name).link(name, "numa:0", gb_per_s=12, alpha_us=6, kind="pcie")
         slow = builder.build()
-        monkeypatch.setattr(measured, "discover_topology", lambda: slow)
+        monkeypatch.setattr(choosing, "discover_topology", lambda: slow)
         links.use(copies(gpus(0, 1, 2), 20e9, 8e-6))
         names = tuple(gpus(0, 1, 2))
-        assert measured.measured_machine(names).name == "measured links"
+        assert choosing.measured_machine(names).name == "measured links"
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        machine = measured.measured_machine(names)
+        machine = choosing.measured_machine(names)
         figures = {(link.source, link.target): (20e9, 8e-6) for link in links.known()}
         assert machine == refine(slow.restricted(names), figures)
         assert machine.capacity("gpu:0", "numa:0") == 20e9
         for a, b in ((0, 1), (1, 2)):
             builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=18, alpha_us=1, kind="nvlink")
         fast = builder.build()
-        monkeypatch.setattr(measured, "discover_topology", lambda: fast)
-        machine = measured.measured_machine(names)
+        monkeypatch.setattr(choosing, "discover_topology", lambda: fast)
+        machine = choosing.measured_machine(names)
         assert {link.kind for link in machine.links} == {"nvlink"}
         assert machine.capacity("gpu:0", "gpu:1") == 20e9
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3")
-        assert measured.measured_machine(names).name == "measured links"
+        assert choosing.measured_machine(names).name == "measured links"
 
     @pytest.mark.parametrize("error", [ParseError("no driver"), OSError("no /sys")])
     def test_need_nothing_of_the_system(self, monkeypatch, error):
@@ -306,7 +305,7 @@ class TestMeasuredLinks:
         def fails():
             raise error
 
-        monkeypatch.setattr(measured, "discover_topology", fails)
+        monkeypatch.setattr(choosing, "discover_topology", fails)
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         links.use(copies(gpus(0, 1)))
         assert treefold.choose_cross_device_ops(gpus(0, 1)).predicted

@@ -11,11 +11,11 @@ from treefold.bench.baselines import BASELINES
 from treefold.bench.models import MODELS
 from treefold.bench.work import ACCUMULATIONS
 from treefold.cli.completion import endings
-from treefold.cli.planning.known import WORDS
+from treefold.cli.planning.options import WORDS
 from treefold.dtypes import REDUCIBLE
 from treefold.reduce_op import ReduceOp
 from treefold.topology import known_names
-from treefold.topology.nvlinks import LENDERS
+from treefold.topology.known import LENDERS
 
 
 def completed(line):

@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from treefold.cli.planning.methods import Prediction, best_of
+from treefold.cli.planning.words import Prediction, best_of
 from treefold.plan import from_json
 from treefold.topology import known_topology
-from treefold.topology.cost.model import LAUNCH_S, is_as_good
+from treefold.topology.cost.routes import LAUNCH_S, is_as_good
 
 PLAN = ("plan", "--topology", "dgx1_v100", "--size", "1M")
 

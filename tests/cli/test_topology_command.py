@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from treefold.cli.doctor.gpus import Gpus
-from treefold.cli.planning import here, plan, simulate, topology
+from treefold.cli.planning import options, plan, simulate, topology
 from treefold.execution.host import describe_machine
 from treefold.topology import known_names, known_topology
 from treefold.topology.discover import discover_topology
@@ -67,7 +67,7 @@ class TestTopology:
         """A laptop has nothing to plan; the line can be copied, and works."""
         for module in (plan, simulate, topology):
             monkeypatch.setattr(module, "read_machine", lambda *_: discover_topology(nvml=NoGpus))
-        monkeypatch.setattr(here, "find_gpus", lambda: None)
+        monkeypatch.setattr(options, "find_gpus", lambda: None)
         lines = treefold(command).out.splitlines()
         cores = describe_machine()["cores"]
         assert lines[-2].startswith("here: ")
@@ -77,8 +77,8 @@ class TestTopology:
     def test_without_nvidias_library_says_what_shows_the_gpus(self, monkeypatch):
         """A driver that treefold cannot ask is no laptop."""
         monkeypatch.setitem(sys.modules, "pynvml", None)
-        monkeypatch.setattr(here, "find_gpus", lambda: Gpus("NVIDIA", ("H100",), "570.1"))
-        assert here.offer_known("plan")[1].endswith(
+        monkeypatch.setattr(options, "find_gpus", lambda: Gpus("NVIDIA", ("H100",), "570.1"))
+        assert options.offer_known("plan")[1].endswith(
             ' NVIDIA GPUs that treefold does not see without nvidia-ml-py: pip install "treefold[nvml]"'
         )
 

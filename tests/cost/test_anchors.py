@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 from closed_forms import in_switch_s
 
+from treefold.cli.planning.words import CHECKED_ERRORS, CHECKED_FROM, PUBLISHED, published_for, published_s
 from treefold.planners.method import one_array
 from treefold.topology import Topology, TopologyBuilder, known_topology
 from treefold.topology.cost import simulate
-from treefold.topology.cost.published import CHECKED_ERRORS, CHECKED_FROM, PUBLISHED, published_for, published_s
 from treefold.topology.planning.ring import pack_rings
 from treefold.topology.planning.tree_packing import along_packing, optimal_packing
 

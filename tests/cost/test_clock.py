@@ -10,7 +10,7 @@ from treefold.planners.method import one_array
 from treefold.planners.star import two_shot
 from treefold.topology import known_topology
 from treefold.topology.cost.pipeline import Lanes
-from treefold.topology.cost.setting import MovementOnMachine
+from treefold.topology.cost.simulation import MovementOnMachine
 from treefold.topology.planning.ring import ring_trees
 from treefold.topology.planning.tree_packing import along, along_packing, optimal_packing
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from treefold.cli.planning.words import CHECKED_FROM, PUBLISHED, published_for, published_s
 from treefold.topology import known_topology
-from treefold.topology.cost.published import CHECKED_FROM, PUBLISHED, published_for, published_s
 
 
 class TestPublishedTimes:

@@ -9,7 +9,7 @@ from treefold.planners.method import Method, one_array
 from treefold.planners.star import star
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost.routes import Alternatives, alternatives, busiest_s, find_routes
-from treefold.topology.cost.setting import MovementOnMachine
+from treefold.topology.cost.simulation import MovementOnMachine
 
 PAIR = ("gpu:0", "gpu:1")
 

@@ -13,8 +13,8 @@ from treefold.planners.method import one_array
 from treefold.planners.star import star
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost import simulate
-from treefold.topology.cost.setting import MovementOnMachine
-from treefold.topology.cost.tasks import make_tasks
+from treefold.topology.cost.pipeline import make_tasks
+from treefold.topology.cost.simulation import MovementOnMachine
 from treefold.topology.planning.ring import ring_trees
 from treefold.topology.planning.tree_packing import Tree, along
 

@@ -15,7 +15,7 @@ from treefold.planners.two_level import two_level
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost import MovementTimes
 from treefold.topology.cost import simulate as simulate_call
-from treefold.topology.cost.model import LAUNCH_S
+from treefold.topology.cost.routes import LAUNCH_S
 from treefold.topology.planning.ring import pack_rings, ring_trees
 from treefold.topology.planning.tree_packing import Tree, along, along_packing, optimal_packing
 

@@ -2,7 +2,7 @@ import re
 
 from treefold.planners.method import one_array
 from treefold.topology import TopologyBuilder, known_topology
-from treefold.topology.drawing.dot import to_dot
+from treefold.topology.drawing.exports import to_dot
 from treefold.topology.drawing.packs import packs_of
 from treefold.topology.planning.tree_packing import along_packing, optimal_packing
 

@@ -8,9 +8,8 @@ from treefold.planners.star import star
 from treefold.planners.two_level import two_level
 from treefold.topology import known_topology
 from treefold.topology.cost import simulate
-from treefold.topology.cost.model import LAUNCH_S, is_as_good
-from treefold.topology.planning.choose import SizeTable, choose, joined_rows, size_text
-from treefold.topology.planning.compare import Comparison
+from treefold.topology.cost.routes import LAUNCH_S, is_as_good
+from treefold.topology.planning.compare import Comparison, SizeTable, choose, joined_rows, size_text
 from treefold.topology.planning.ring import pack_rings
 
 SIZES = [2**12, 3 * 2**12, 2**15, 2**17, 300_000, 2**21, 2**24, 2**28, 2**32]

@@ -6,8 +6,7 @@ from treefold.planners.method import one_array
 from treefold.topology import known_topology
 from treefold.topology.cost import simulate
 from treefold.topology.load import load_topology
-from treefold.topology.planning.choose import choose
-from treefold.topology.planning.compare import Comparison
+from treefold.topology.planning.compare import Comparison, choose
 from treefold.topology.planning.registry import MachineMethods
 from treefold.topology.planning.tree_packing import optimal_packing
 

@@ -5,8 +5,7 @@ import pytest
 from scipy.optimize import linprog
 
 from treefold.topology import TopologyBuilder, known_topology
-from treefold.topology.planning.host_shares import host_shares, shares_of_ports
-from treefold.topology.planning.port_rates import port_rates
+from treefold.topology.planning.host_shares import host_shares, port_rates, shares_of_ports
 
 
 def lines(rates, contributions):

@@ -19,8 +19,7 @@ from treefold.topology.cost import from_copies, simulate
 from treefold.topology.cost.routes import alternatives
 from treefold.topology.planning import ring
 from treefold.topology.planning.registry import MachineMethods
-from treefold.topology.planning.ring import pack_rings, ring_trees
-from treefold.topology.planning.ring_search import around
+from treefold.topology.planning.ring import around, pack_rings, ring_trees
 from treefold.topology.planning.tree_packing import along
 
 

@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from treefold.topology import TopologyBuilder, known_topology
-from treefold.topology.planning import ring_search
-from treefold.topology.planning.ring import pack_rings
-from treefold.topology.planning.ring_search import most_rings
+from treefold.topology.planning import ring
+from treefold.topology.planning.ring import most_rings, pack_rings
 
 GB_PER_S = 25
 
@@ -58,8 +57,8 @@ class TestPackRings:
     def test_stops_where_a_host_has_no_port_left(self, monkeypatch):
         """Eight rails of two hosts are eight rings: that there are no more is seen from the hosts' own links."""
         attempts = []
-        empty = ring_search._Room.empty
-        monkeypatch.setattr(ring_search._Room, "empty", lambda room, *rest: attempts.append(1) or empty(room, *rest))
+        empty = ring._Room.empty
+        monkeypatch.setattr(ring._Room, "empty", lambda room, *rest: attempts.append(1) or empty(room, *rest))
         assert len(pack_rings(known_topology("2x8_h100")).orders) == 8
         assert len(attempts) < 10
 

@@ -7,8 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from treefold.topology.planning.tree_packing.columns import _shallow_tree
-from treefold.topology.planning.tree_packing.spanning import cheapest_arborescence, cheapest_paths, cheapest_tree
+from treefold.topology.planning.tree_packing.columns import (
+    _shallow_tree,
+    cheapest_arborescence,
+    cheapest_paths,
+    cheapest_tree,
+)
 
 
 def costs_of(seed, count, *, is_symmetric=False, missing=0.2):

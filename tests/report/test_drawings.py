@@ -8,8 +8,7 @@ import pytest
 
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice
 from treefold.topology.drawing import svg
-from treefold.topology.drawing.bars import draw_bars
-from treefold.topology.drawing.curves import Curve, draw_curves
+from treefold.topology.drawing.charts import Curve, draw_bars, draw_curves
 from treefold.topology.drawing.plan_drawing import MAX_PACKS, draw_movement
 
 NS = "{http://www.w3.org/2000/svg}"

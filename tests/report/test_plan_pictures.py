@@ -9,14 +9,13 @@ import pytest
 from treefold.planners.method import one_array
 from treefold.planners.star import one_shot
 from treefold.topology import TopologyBuilder, known_topology
-from treefold.topology.drawing.bottleneck import describe_bottleneck
-from treefold.topology.drawing.certificate import most_loaded, recomputed_bound
+from treefold.topology.drawing.certificate import describe_bottleneck, most_loaded, recomputed_bound
+from treefold.topology.drawing.charts import draw_sizes
+from treefold.topology.drawing.exports import write_trace
 from treefold.topology.drawing.machine_layout import lay_out
 from treefold.topology.drawing.packs import Pack, group_packs, packs_of
-from treefold.topology.drawing.plan_picture import draw_packing
-from treefold.topology.drawing.size_drawing import draw_sizes
+from treefold.topology.drawing.plan_page import draw_packing
 from treefold.topology.drawing.timeline_drawing import draw_timeline
-from treefold.topology.drawing.trace import write_trace
 from treefold.topology.drawing.tree_drawing import draw_trees
 from treefold.topology.planning.tree_packing import optimal_packing
 

@@ -10,7 +10,7 @@ import treefold
 from treefold.errors import ParseError, TopologyError
 from treefold.topology import known_names, known_topology, with_nvlinks
 from treefold.topology.gpus import MissingLinks
-from treefold.topology.nvlinks import fitting_nvlinks
+from treefold.topology.known import fitting_nvlinks
 
 SXM_IDS = {
     "P100 SXM": ["15f9"],

@@ -1,9 +1,8 @@
 """Machines: the graph, and the machines known by name."""
 
-from treefold.topology.drawing.notebooks import register_drawings
+from treefold.topology.drawing import register_drawings
 from treefold.topology.graph import Link, Node, Topology, TopologyBuilder
-from treefold.topology.known import known_names, known_topology
-from treefold.topology.nvlinks import with_nvlinks
+from treefold.topology.known import known_names, known_topology, with_nvlinks
 
 __all__ = ["Link", "Node", "Topology", "TopologyBuilder", "known_names", "known_topology", "with_nvlinks"]
 

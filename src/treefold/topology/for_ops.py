@@ -10,8 +10,7 @@ from treefold.planners.method import Method
 from treefold.topology.graph import Topology
 from treefold.topology.known import known_topology
 from treefold.topology.load import load_topology
-from treefold.topology.planning.choose import LARGEST, SMALLEST
-from treefold.topology.planning.compare import Comparison
+from treefold.topology.planning.compare import LARGEST, SMALLEST, Comparison
 
 #: Sets of devices of one machine whose methods are kept.
 _MOST_SETS = 256

@@ -12,7 +12,6 @@ from typing import BinaryIO
 from treefold.errors import ParseError
 from treefold.errors.words import short
 from treefold.topology.graph import Topology
-from treefold.topology.parsers import MAX_CHARACTERS, parse_topology
 
 _LONGEST_PATH = 4096
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -40,6 +39,9 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
     >>> load_topology('{"gb_per_s": [[0, 25], [25, 0]]}').devices
     ('gpu:0', 'gpu:1')
     """
+    # Callers that name a known machine import this module, too, and do not pay for the parsers.
+    from treefold.topology.parsers import parse_topology  # noqa: PLC0415 - as above
+
     if isinstance(path_or_text, str):
         if _is_text(path_or_text):
             return parse_topology(path_or_text)
@@ -74,6 +76,8 @@ def _read_file(path: str) -> str:
 
 def _read_text(stream: BinaryIO) -> str:
     """Return the text of a stream: UTF-8, or UTF-16 as PowerShell writes what is piped into a file."""
+    from treefold.topology.parsers import MAX_CHARACTERS  # noqa: PLC0415 - as above
+
     data = stream.read(4 * MAX_CHARACTERS + 1)  # one byte more than a text of so many characters has
     for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):

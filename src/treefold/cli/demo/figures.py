@@ -13,8 +13,7 @@ from treefold.cli.tables import Table
 from treefold.errors.words import seconds_in_words
 from treefold.plan import Plan
 from treefold.plan.executor_traits import executor_traits
-from treefold.topology.drawing.bars import draw_bars
-from treefold.topology.drawing.curves import Curve, draw_curves
+from treefold.topology.drawing.charts import Curve, draw_bars, draw_curves
 from treefold.topology.drawing.page import Check, Figure, Page, Section, for_screens
 from treefold.topology.drawing.plan_drawing import draw_movement
 from treefold.topology.drawing.svg import QUIET

@@ -1,15 +1,54 @@
-"""The options that the three planning commands share: spelling and help."""
+"""What the planning commands share: options, the machine that is meant, and the files that are written."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from treefold.cli.completion import endings, explained, words
-from treefold.cli.planning.known import WORDS
-from treefold.cli.planning.outputs import PICTURES
+from treefold.cli.doctor.gpus import find_gpus
+from treefold.cli.extras import has_module
+from treefold.cli.outputs import check_output
+from treefold.cli.tables import Table
+from treefold.devices import device_type
+from treefold.errors import CommandError
+from treefold.errors.words import listed, short
+from treefold.execution.host import describe_machine
+from treefold.files import write_atomically
+from treefold.topology import Topology, known_names, known_topology, with_nvlinks
+from treefold.topology.discover import discover_topology
+from treefold.topology.load import load_topology
+
+WORDS = {
+    "dgx1_p100": "NVIDIA DGX-1 with P100: a cube mesh of NVLinks",
+    "dgx1_v100": "NVIDIA DGX-1 with V100: a cube mesh of NVLinks, some of them double",
+    "p3_8xlarge": "Amazon EC2 p3.8xlarge: V100, NVLinks between all, some of them double",
+    "dgx2": "NVIDIA DGX-2: V100 on an NVSwitch",
+    "dgx_a100": "NVIDIA DGX A100: A100 on an NVSwitch",
+    "dgx_h100": "NVIDIA DGX H100: H100 on an NVSwitch",
+    "dgx_b200": "NVIDIA DGX B200: B200 on an NVSwitch",
+    "mi250": "AMD: 8 MI250 of two devices each, xGMI links between some",
+    "mi300x": "AMD: MI300X, xGMI links between all, as wide as copies reach",
+    "mi300x_raw": "AMD: MI300X, xGMI links between all, as wide as the data sheet says",
+    "pcie3_8gpu": "two Intel sockets, PCIe 3, no NVLinks",
+    "a100_pcie_8gpu": "two AMD sockets, PCIe 4, A100 in pairs with NVLink bridges",
+    "ring:8": "so many devices in a ring; ring:8:50 with 50 GB/s a link",
+    "line:8": "so many devices in a line; line:8:50 with 50 GB/s a link",
+    "mesh:8": "so many devices, each with a link to each; mesh:8:50 with 50 GB/s a link",
+    "2x8_a100": "two hosts, each a DGX A100 with a NIC per GPU; any number of hosts",
+    "2x8_h100": "two hosts, each a DGX H100 with a NIC per GPU; any number of hosts",
+    "4x8_h100": "four such hosts",
+    "8x8_h100": "eight such hosts",
+    "2x16_mi250": "two hosts of 8 MI250 with NICs; any number of hosts",
+}
+PICTURES = (".html", ".svg")
+_PICTURE_OPTIONS = ("--draw", "--plot")
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_NAME = re.compile(r"[\w:.]+")
 
 _OUTPUT = "Output"
 #: The known machines that lend their NVLinks.
@@ -43,7 +82,7 @@ Sizes = Annotated[
         "--size", "-s", metavar="SIZES", help="Bytes per device to predict for: 64K,16M,1G; if not given, some to 1G."
     ),
 ]
-Table = Annotated[
+WithTable = Annotated[
     bool, typer.Option("--table", help="Also say which method serves which size, found by pricing all (takes seconds).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.", rich_help_panel=_OUTPUT)]
@@ -67,3 +106,114 @@ Save = Annotated[
     Path | None,
     typer.Option(metavar="FILE.json", help="Write the plan itself, which simulate reads.", rich_help_panel=_OUTPUT),
 ]
+
+
+def list_known() -> Table:
+    """Return the machines known by name, with how many devices they have and what they are."""
+    rows = [[name, str(len(known_topology(name).devices)), WORDS[name]] for name in known_names()]
+    return Table(["machine", "devices", "what it is"], rows, words=(0, 2))
+
+
+def check_outputs(paths: Mapping[str, Path | None]) -> None:
+    """Refuse files that could not be written in the end, and pictures of a kind that there is not.
+
+    Raises:
+        CommandError: naming the option.
+
+    """
+    for option, path in paths.items():
+        if path is None:
+            continue
+        if option in _PICTURE_OPTIONS and path.suffix.lower() not in PICTURES:
+            raise CommandError(
+                f"{option} got {str(path)!r}. It draws {listed(PICTURES, quote=False)}; name the file so."
+            )
+        check_output(option, path)
+
+
+def say_written(*paths: Path | None, err: bool) -> None:
+    """Print which files there are now; on stderr where stdout is JSON. They were written before all that is printed."""
+    for path in paths:
+        if path is not None:
+            typer.echo(f"Written: {path}", err=err)
+
+
+def write_picture(path: Path, *, svg: str, html: str) -> None:
+    """Write a drawing in the format that the file's name asks for."""
+    write_atomically(path, html if path.suffix.lower() == ".html" else svg)
+
+
+def only_one(*given: str | None) -> str | None:
+    """Return the machine that an argument or an option names; None if none does.
+
+    Raises:
+        CommandError: several do.
+
+    """
+    named = [name for name in given if name is not None]
+    if len(named) > 1:
+        raise CommandError(f"{' and '.join(map(short, named))} are each a machine; give one of them.")
+    return named[0] if named else None
+
+
+def read_machine(given: str | None, devices: str | None = None, nvlinks: str | None = None) -> Topology:
+    """Return the machine of this name, or this one, with those devices only that ``--devices`` names.
+
+    A word without a slash that is no file is a name, so that a mistyped one is answered with the nearest. ``nvlinks``:
+    the known machine whose NVLinks are added, before devices are left out.
+
+    Raises:
+        TopologyError: no such name or device, devices that do not reach each other, or NVLinks that do not fit.
+        ParseError: no such file, or one that describes no machine.
+
+    """
+    if given is None:
+        topology = discover_topology()
+    elif given == "-" or Path(given).exists() or not _NAME.fullmatch(given) or Path(given).suffix in {".xml", ".json"}:
+        topology = load_topology(given)
+    else:
+        topology = known_topology(given)
+    if nvlinks is not None:
+        topology = with_nvlinks(topology, nvlinks)
+    if devices is None:
+        return topology
+    return topology.restricted(_named(devices, topology.devices))
+
+
+def _named(devices: str, known: Sequence[str]) -> list[str]:
+    """Return the names that ``0-3,6`` or ``gpu:0,gpu:1`` stand for; numbers are those of the machine's own kind."""
+    kind = device_type(known[0])
+    found: list[str] = []
+    for word in devices.split(","):
+        number = _RANGE.fullmatch(word.strip())
+        if number:
+            first, last = int(number[1]), int(number[2] or number[1])
+            if last < first:
+                raise CommandError.devices_range(word)
+            found += [f"{kind}:{index}" for index in range(first, last + 1)]
+        elif ":" in word:
+            found.append(word.strip())
+        else:
+            raise CommandError.devices_range(word)
+    return found
+
+
+def without_gpus(topology: Topology) -> bool:
+    """Tell whether none of a machine's devices is a GPU."""
+    return all(device_type(device) == "cpu" for device in topology.devices)
+
+
+def offer_known(command: str) -> tuple[str, ...]:
+    """Return lines for the end of what a command prints: why there is no GPU, and a known machine to try."""
+    facts = describe_machine()
+    gpus = find_gpus()
+    seen = "no GPU"
+    if gpus is not None:
+        seen = f"{gpus.vendor} GPUs that treefold does not see"
+        if gpus.vendor == "NVIDIA" and not has_module("pynvml"):
+            seen += ' without nvidia-ml-py: pip install "treefold[nvml]"'
+    return (
+        "",
+        f"here: {facts['processor']}, {facts['cores']} cores, {seen}",
+        f"try:  treefold {command} dgx1_v100, or another machine of: treefold topology --list",
+    )

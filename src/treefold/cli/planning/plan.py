@@ -14,30 +14,35 @@ import typer
 from treefold import __version__
 from treefold.cli.console import Block, echo, steps
 from treefold.cli.planning import options
-from treefold.cli.planning.here import offer_known, without_gpus
-from treefold.cli.planning.machines import only_one, read_machine
-from treefold.cli.planning.methods import (
-    OTHERS,
+from treefold.cli.planning.options import (
+    check_outputs,
+    offer_known,
+    only_one,
+    read_machine,
+    say_written,
+    without_gpus,
+    write_picture,
+)
+from treefold.cli.planning.words import (
+    BASELINES,
+    CHECKED_FROM,
     OURS,
     PACKING,
-    Prediction,
-    best_of,
-    our_names,
-    parse_sizes,
-    predict,
-    trees_name,
-)
-from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
-from treefold.cli.planning.published import describe_checks
-from treefold.cli.planning.words import (
     Chosen,
     Findings,
+    Prediction,
+    best_of,
+    describe_checks,
     describe_plan,
     list_checks,
     machine_notes,
+    our_names,
+    parse_sizes,
+    predict,
     tabulate_packs,
     tabulate_predictions,
     to_plain,
+    trees_name,
 )
 from treefold.errors import CommandError
 from treefold.errors.words import counted
@@ -45,17 +50,12 @@ from treefold.files import write_atomically
 from treefold.plan import Movement, Plan
 from treefold.planners.method import Method
 from treefold.topology.cost import simulate
-from treefold.topology.cost.published import CHECKED_FROM
 from treefold.topology.drawing.certificate import recomputed_bound
-from treefold.topology.drawing.dot import to_dot
+from treefold.topology.drawing.exports import to_dot, write_trace
 from treefold.topology.drawing.packs import packs_of
 from treefold.topology.drawing.page import Page, Section, render_page
-from treefold.topology.drawing.plan_page import PlanStory, render_plan_page
-from treefold.topology.drawing.plan_picture import draw_packing
-from treefold.topology.drawing.trace import write_trace
-from treefold.topology.planning.choose import choose
-from treefold.topology.planning.compare import RINGS, Comparison
-from treefold.topology.planning.registry import entry_of
+from treefold.topology.planning.compare import Comparison, choose
+from treefold.topology.planning.registry import RINGS, entry_of
 from treefold.topology.timeline import Timeline
 
 _SIZES = "4K,64K,1M,16M,256M,1G"
@@ -70,7 +70,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     nvlinks: options.Nvlinks = None,
     size: options.Sizes = None,
     packs: options.Packs = None,
-    table: options.Table = False,
+    table: options.WithTable = False,
     json: options.Json = False,
     draw: options.Draw = None,
     trace: options.Trace = None,
@@ -190,6 +190,12 @@ def _as_plan(movement: Movement, method: Method) -> Plan:
 
 def _draw(path: Path, found: Findings, movement: Movement, nbytes: int) -> None:
     """Draw the plan with so few chunks that they can be told apart, on the clock of its prediction."""
+    from treefold.topology.drawing.plan_page import (  # noqa: PLC0415 - most plans are printed alone
+        PlanStory,
+        draw_packing,
+        render_plan_page,
+    )
+
     packs, title = packs_of(movement), found.title
     largest = nbytes * max((pack.share for pack in packs), default=1.0)
     drawn = simulate(movement, found.topology, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))
@@ -218,7 +224,7 @@ def _draw(path: Path, found: Findings, movement: Movement, nbytes: int) -> None:
 def times_by_method(found: Findings) -> dict[str, list[tuple[float, float]]]:
     """Return (bytes, seconds) of the best of treefold's methods, and of the others."""
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in found.predictions))
-    names = {"treefold": found.ours} | {name: [name] for name in OTHERS}
+    names = {"treefold": found.ours} | {name: [name] for name in BASELINES.values()}
     return {
         name: [(float(size), best_of(found.predictions, size, of).seconds) for size in sizes]
         for name, of in names.items()

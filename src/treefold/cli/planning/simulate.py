@@ -14,12 +14,28 @@ import typer
 from treefold.cli.completion import endings
 from treefold.cli.console import Block, echo, steps
 from treefold.cli.planning import options
-from treefold.cli.planning.here import offer_known, without_gpus
-from treefold.cli.planning.machines import only_one, read_machine
-from treefold.cli.planning.methods import PACKING, RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
-from treefold.cli.planning.outputs import PICTURES, check_outputs, say_written, write_picture
-from treefold.cli.planning.published import describe_checks
-from treefold.cli.planning.words import describe_time, machine_notes
+from treefold.cli.planning.options import (
+    PICTURES,
+    check_outputs,
+    offer_known,
+    only_one,
+    read_machine,
+    say_written,
+    without_gpus,
+    write_picture,
+)
+from treefold.cli.planning.words import (
+    PACKING,
+    RINGS_LABEL,
+    Prediction,
+    best_of,
+    describe_checks,
+    describe_time,
+    machine_notes,
+    parse_sizes,
+    predict,
+    trees_name,
+)
 from treefold.cli.tables import Table
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -27,10 +43,10 @@ from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
 from treefold.topology import Topology
 from treefold.topology.cost.simulation import MovementTimes
+from treefold.topology.drawing.charts import draw_sizes
+from treefold.topology.drawing.exports import write_trace
 from treefold.topology.drawing.machine_drawing import draw_machine
 from treefold.topology.drawing.page import Page, Section, for_screens, render_page
-from treefold.topology.drawing.size_drawing import draw_sizes
-from treefold.topology.drawing.trace import write_trace
 from treefold.topology.planning.compare import Comparison
 from treefold.topology.planning.ring import RingPacking
 from treefold.topology.planning.tree_packing import TreePacking

@@ -10,15 +10,21 @@ import typer
 
 from treefold.cli.console import echo
 from treefold.cli.planning import options
-from treefold.cli.planning.here import offer_known, without_gpus
-from treefold.cli.planning.known import list_known
-from treefold.cli.planning.machines import only_one, read_machine
-from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
+from treefold.cli.planning.options import (
+    check_outputs,
+    list_known,
+    offer_known,
+    only_one,
+    read_machine,
+    say_written,
+    without_gpus,
+    write_picture,
+)
 from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
 from treefold.execution.links import verify_links
 from treefold.files import write_atomically
 from treefold.topology import Topology
-from treefold.topology.drawing.dot import to_dot
+from treefold.topology.drawing.exports import to_dot
 from treefold.topology.drawing.machine_drawing import but_missing, draw_machine, fitted, machine_title
 from treefold.topology.drawing.machine_layout import lay_out
 from treefold.topology.drawing.page import Page, Section, render_page

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from treefold.cli.console import Block
-from treefold.cli.planning.methods import OTHERS, RINGS_LABEL, Prediction, best_of
-from treefold.cli.planning.published import factor
+from treefold.cli.sizes import parse_size
 from treefold.cli.tables import Table
 from treefold.devices import device_type
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.topology import Topology
-from treefold.topology.cost.published import published_for, published_s
-from treefold.topology.drawing.bottleneck import describe_bottleneck
-from treefold.topology.drawing.certificate import most_loaded
+from treefold.topology.cost.routes import LAUNCH_S, is_as_good
+from treefold.topology.drawing.certificate import describe_bottleneck, most_loaded
 from treefold.topology.drawing.machine_drawing import but_missing, gb_per_s
 from treefold.topology.drawing.packs import Pack
 from treefold.topology.drawing.page import Check
-from treefold.topology.nvlinks import fitting_nvlinks
-from treefold.topology.planning.choose import SizeTable
+from treefold.topology.known import fitting_nvlinks, known_topology
+from treefold.topology.planning.compare import Comparison, SizeTable
+from treefold.topology.planning.registry import BASELINE, METHODS, PLAN, RINGS, entry_of
 from treefold.topology.planning.ring import RingPacking
 from treefold.topology.planning.tree_packing import TreePacking
 
@@ -200,11 +201,11 @@ def tabulate_predictions(found: Findings) -> Table:
     for nbytes in sizes:
         best = best_of(predictions, nbytes, found.ours)
         row = [bytes_in_words(nbytes), seconds_in_words(best.seconds), best.method]
-        for name in OTHERS:
+        for name in BASELINES.values():
             other = best_of(predictions, nbytes, [name])
             row.append(seconds_in_words(other.seconds) + factor(other, best, found.topology))
         rows.append(row)
-    return Table(("size", "treefold", "by", *OTHERS), rows)
+    return Table(("size", "treefold", "by", *BASELINES.values()), rows)
 
 
 def list_checks(found: Findings) -> tuple[Check, ...]:
@@ -259,3 +260,185 @@ def _predicted(found: Findings) -> list[dict[str, Any]]:
         rows.append({"size": nbytes, "seconds": best.seconds, "method": "treefold", "by": best.method})
         rows += [_plain_prediction(one) for one in found.predictions if one.nbytes == nbytes]
     return rows
+
+
+RINGS_LABEL = METHODS[RINGS].label
+OURS = (*(entry.label for entry in METHODS.values() if entry.use == PLAN), RINGS_LABEL)
+BASELINES = {name: entry.label for name, entry in METHODS.items() if entry.use == BASELINE}
+_LABELS = [entry.label for entry in METHODS.values()]
+_LARGE, _FEW = 16, "64K,4M,256M"
+PACKING = "packing trees into the links"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one method takes for ``nbytes`` bytes per device."""
+
+    nbytes: int
+    seconds: float
+    method: str
+
+    @property
+    def gb_per_s(self) -> float:
+        """Algorithm bandwidth: bytes of one device's values over seconds, in 10⁹."""
+        return self.nbytes / self.seconds / 1e9 if self.seconds else float("inf")
+
+
+def parse_sizes(text: str | None, default: str, topology: Topology) -> tuple[int, ...]:
+    """Return the sizes of ``64K,16M``, each once, the smallest first.
+
+    ``default``: for no text; on large machines, where each takes seconds, fewer.
+
+    Raises:
+        BenchError: naming ``--size``, for what is no size.
+
+    """
+    if text is None:
+        text = default if len(topology.devices) <= _LARGE else _FEW
+    return tuple(sorted({parse_size(word, "--size") for word in text.split(",")}))
+
+
+def trees_name(packs: int | None) -> str:
+    """Return the name of the method of the packing that a command is asked for."""
+    return "trees" if packs is None else f"trees#{packs}"
+
+
+def our_names(comparison: Comparison, packs: int | None) -> list[str]:
+    """Return the names of treefold's methods on a machine, but for its rings; the trees first."""
+    is_one = len(comparison.methods.topology.devices) == 1
+    others = [] if is_one else [name for name in comparison.names(PLAN) if name != "trees"]
+    return [trees_name(packs), *others]
+
+
+def predict(
+    comparison: Comparison,
+    sizes: Sequence[int],
+    packs: int | None,
+    *,
+    begin: Callable[[str], object],
+    may_win: bool = False,
+) -> tuple[Prediction, ...]:
+    """Return what every method takes at every size, in order of size, then of methods, rings last.
+
+    ``begin`` is told each size. ``may_win``: those of treefold's methods are left out that cannot be chosen: all but
+    the packs that were asked for, or those that are too far from the best.
+    """
+    is_one = len(comparison.methods.topology.devices) == 1
+    ours, others = our_names(comparison, packs), [] if is_one else sorted(BASELINES, key=RINGS.__eq__)
+
+    def names_at(nbytes: int) -> Sequence[str]:
+        begin(f"predicting {bytes_in_words(nbytes)}")
+        if not may_win:
+            return ours
+        return ours[:1] if packs is not None else comparison.contenders(ours, nbytes)
+
+    return tuple(
+        Prediction(nbytes, comparison.simulated_s(name, nbytes), entry_of(name).label)
+        for nbytes in sizes
+        for name in (*names_at(nbytes), *others)
+    )
+
+
+def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[str] = OURS) -> Prediction:
+    """Return the fastest of some methods at a size; of equally good ones, the first of the registry."""
+    found = [p for p in predictions if p.nbytes == nbytes and p.method in methods]
+    least = min(prediction.seconds for prediction in found)
+    as_good = (prediction for prediction in found if is_as_good(prediction.seconds, least))
+    return min(as_good, key=lambda prediction: _LABELS.index(prediction.method))
+
+
+def factor(other: Prediction, best: Prediction, machine: Topology) -> str:
+    """Return how many times as long another method takes as the best, such as " (1.10×)".
+
+    Nothing for sizes at which predictions were not checked. Rings stand for NCCL and RCCL, which are not said to take
+    longer than has been published for the machine.
+    """
+    if best.nbytes < CHECKED_FROM:
+        return ""
+    measured = published_s(machine, best.nbytes) if other.method == RINGS else None
+    seconds = other.seconds if measured is None else min(other.seconds, measured)
+    return f" ({seconds / best.seconds:.2f}×)"
+
+
+def describe_checks(machine: Topology, rings: RingPacking | None) -> str:
+    """Return in lines how far predictions were checked, the rings that were compared with, and what is published."""
+    low, high = map(_signed, CHECKED_ERRORS)
+    lines = [
+        f"checked:     from {bytes_in_words(CHECKED_FROM)} on, against published bandwidths ({low} to {high}); "
+        f"below, nothing but the launch of {seconds_in_words(LAUNCH_S)}, so no factors are given"
+    ]
+    if rings is not None:
+        each = f"{float(rings.bytes_per_s) / 1e9:.4g} GB/s"
+        lines.append(
+            f"rings:       {len(rings.orders)} of {each}, as NCCL and RCCL pack them: the most that a search finds; "
+            "no switch reduces"
+        )
+        lines += [
+            f"published:   {one.library} took {seconds_in_words(one.seconds)} for {bytes_in_words(one.nbytes)} "
+            f"({one.source}); the factor beside rings counts the shorter time"
+            for one in published_for(machine)
+        ]
+    return "\n".join(lines)
+
+
+def _signed(part: float) -> str:
+    return f"{part:+.0%}".replace("-", "−").replace("%", " %")
+
+
+#: Predictions were compared with published times from this size on. The errors in bandwidth lie between these two.
+CHECKED_FROM, CHECKED_ERRORS = 2**28, (-0.21, +0.20)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The seconds that ``library`` took to all-reduce ``nbytes`` bytes per device on the known machine ``machine``."""
+
+    machine: str
+    library: str
+    nbytes: int
+    seconds: float
+    source: str
+
+
+PUBLISHED = (
+    # NVIDIA says 275 GB/s for large values, and the question there is about 250 GB/s at 256 MiB.
+    Published("dgx_h100", "NCCL, reducing in the switch,", 2**28, 2**28 / 250e9, "NVIDIA/nccl-tests issue 212"),
+    Published("dgx_h100", "NCCL, reducing in the switch,", 2**33, 2**33 / 275e9, "NVIDIA/nccl-tests issue 212"),
+    Published("2x8_h100", "NCCL", 2**28, 1.47e-3, "nccl-tests over 8 x 400 Gb/s"),
+    Published("2x8_h100", "NCCL, reducing in the switch,", 2**33, 2**33 / 260e9, "nccl-tests on H200, 8 x 400 Gb/s"),
+    Published("mi300x", "RCCL", 2**28, 1.33e-3, "rccl-tests"),
+)
+
+
+def published_for(machine: Topology) -> tuple[Published, ...]:
+    """Return the figures for a machine that is known by name and whole, by growing size."""
+    found = [one for one in PUBLISHED if one.machine == machine.name]
+    if not found or _devices(machine.name) != machine.devices:
+        return ()
+    return tuple(sorted(found, key=lambda one: one.nbytes))
+
+
+@functools.cache
+def _devices(machine: str) -> tuple[str, ...]:
+    return known_topology(machine).devices
+
+
+def published_s(machine: Topology, nbytes: float) -> float | None:
+    """Return the published seconds for a size; None if there are no figures, or the size is below ``CHECKED_FROM``.
+
+    Times between two figures are interpolated linearly. Outside of the figures, the nearest one's bandwidth is used.
+
+    >>> published_s(known_topology("mi300x"), 2**29)
+    0.00266
+    >>> published_s(known_topology("dgx2"), 2**29) is published_s(known_topology("mi300x"), 2**20) is None
+    True
+    """
+    known = published_for(machine)
+    if not known or nbytes < CHECKED_FROM:
+        return None
+    for low, high in itertools.pairwise(known):
+        if low.nbytes <= nbytes <= high.nbytes:
+            part = (nbytes - low.nbytes) / (high.nbytes - low.nbytes)
+            return low.seconds + part * (high.seconds - low.seconds)
+    nearest = known[0] if nbytes < known[0].nbytes else known[-1]
+    return nearest.seconds * nbytes / nearest.nbytes

@@ -6,13 +6,14 @@ step, so that their arrows do not hide one another; in a step everything may hap
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.errors.words import counted
 from treefold.plan import Movement
 from treefold.plan.ir import Action, Combine, Copy, Role, Step
-from treefold.topology.drawing import plan_marks
 from treefold.topology.drawing.svg import drawing, element, text, titled
 
 MAX_PACKS = 8  # more arrows between two lifelines cannot be followed
@@ -65,7 +66,7 @@ def draw_movement(movement: Movement, *, title: str) -> str:
     bottom = top + 14
     packs = [(scene.tone(pack), f"pack {pack}") for pack in scene.packs] if len(scene.packs) > 1 else []
     note = f"{counted(scene.hidden_packs, 'more pack')} not drawn." if scene.hidden_packs else ""
-    legend, end = plan_marks.legend(packs, note=note, width=scene.width, top=bottom + 36)
+    legend, end = _draw_legend(packs, note=note, width=scene.width, top=bottom + 36)
     return drawing(
         [_draw_lifelines(scene, bottom), *rows, legend],
         width=scene.width,
@@ -138,7 +139,7 @@ def _draw_arrow(scene: _Scene, link: tuple[str, str], *, pack: int, copies: int,
     """Draw a copy: it leaves early and arrives late, so that arrows that meet come apart."""
     start, end = (scene.column[device] for device in link)
     words = f"pack {pack}: {link[0]} to {link[1]}" + (f", {copies} copies" if copies > 1 else "")
-    drawn = plan_marks.arrow((start, top + height * 0.16), (end, top + height * 0.84))
+    drawn = _mark_copy((start, top + height * 0.16), (end, top + height * 0.84))
     return element("g", titled(words), drawn, class_=f"tf-copy {scene.tone(pack)}", data_copies=copies)
 
 
@@ -154,7 +155,7 @@ def _draw_marks(scene: _Scene, actions: list[Action], *, x: float, y: float) -> 
 
 
 def _draw_mark(scene: _Scene, pack: int, *, combines: bool, final: bool, at: tuple[float, float]) -> str:
-    mark = plan_marks.combination(*at, final=final) if combines else plan_marks.move(*at)
+    mark = _mark_combination(*at, final=final) if combines else _mark_move(*at)
     words = "moved on its device" if not combines else "combined, every contribution in" if final else "combined"
     kind = "tf-combine" if combines else "tf-move"
     return element("g", titled(f"pack {pack}: {words}"), mark, class_=f"{kind} {scene.tone(pack)}")
@@ -174,9 +175,9 @@ def _draw_lifelines(scene: _Scene, bottom: float) -> str:
             text(_replicas_on(scene, name), x, 47, class_="tf-quiet", text_anchor="middle", font_size=11),
         ]
         if name in devices[Role.INPUT]:
-            parts.append(plan_marks.contribution(x, _HEAD - 18))
+            parts.append(_mark_contribution(x, _HEAD - 18))
         if name in devices[Role.OUTPUT]:
-            parts.append(plan_marks.result(x, bottom))
+            parts.append(_mark_result(x, bottom))
         lines.append(element("g", *parts, class_="tf-lifeline"))
     return element("g", *lines)
 
@@ -200,3 +201,73 @@ def _describe(scene: _Scene) -> str:
         f" {counted(len(steps), 'step')}, from top to bottom."
     )
     return " ".join([head, *steps])
+
+
+_LEFT, _ROW = 30.0, 26.0
+
+
+def _mark_contribution(x: float, y: float) -> str:
+    """Return the mark of a device that brings contributions: a ring."""
+    return element("circle", class_="tf-ring", cx=x, cy=y, r=4.5, stroke_width=1.5)
+
+
+def _mark_result(x: float, y: float) -> str:
+    """Return the mark of a device that gets the result: a filled square."""
+    return element("rect", class_="tf-fill", x=x - 5, y=y - 5, width=10, height=10, rx=1.5)
+
+
+def _mark_combination(x: float, y: float, *, final: bool) -> str:
+    """Return the mark of a combination: a dot, ringed where it holds every contribution."""
+    dot = element("circle", class_="tf-fill", cx=x, cy=y, r=4.5)
+    return element("circle", class_="tf-ring", cx=x, cy=y, r=8.0, stroke_width=1.5) + dot if final else dot
+
+
+def _mark_move(x: float, y: float) -> str:
+    """Return the mark of copies and concatenations that stay on a device: a small open square."""
+    return element("rect", class_="tf-ring", x=x - 3.5, y=y - 3.5, width=7, height=7, stroke_width=1.5)
+
+
+def _mark_copy(start: tuple[float, float], end: tuple[float, float]) -> str:
+    """Return an arrow with a dot where it starts, so that one that crosses a lifeline does not seem to start there.
+
+    Its head is drawn and not a ``<marker>``: markers do not take the colour of their line everywhere.
+    """
+    (x1, y1), (x2, y2) = start, end
+    length = math.hypot(x2 - x1, y2 - y1)
+    ux, uy = (x2 - x1) / length, (y2 - y1) / length
+    tip = (x2 - ux * 2, y2 - uy * 2)
+    back = (tip[0] - ux * 9, tip[1] - uy * 9)
+    corners = (tip, (back[0] - uy * 4, back[1] + ux * 4), (back[0] + uy * 4, back[1] - ux * 4))
+    return (
+        element("line", class_="tf-line", stroke_width=1.6, x1=x1, y1=y1, x2=back[0], y2=back[1])
+        + element("circle", class_="tf-fill", cx=x1, cy=y1, r=2.4)
+        + element("polygon", class_="tf-fill", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
+    )
+
+
+def _draw_legend(packs: Sequence[tuple[str, str]], *, note: str, width: float, top: float) -> tuple[str, float]:
+    """Return the legend, wrapped to ``width``, and where it ends.
+
+    ``packs``: (class, words) of each colour. ``note``: a last line; may be empty.
+    """
+    items = [
+        (_mark_contribution(0, 0), "contribution"),
+        (_mark_move(0, 0), "moved on its device"),
+        (_mark_combination(0, 0, final=False), "combined"),
+        (_mark_combination(0, 0, final=True), "combined, every contribution in"),
+        (_mark_result(0, 0), "result"),
+    ]
+    swatch = element("line", class_="tf-line", x1=-9, y1=0, x2=9, y2=0, stroke_width=3)
+    colours = [(element("g", swatch, class_=tone), words) for tone, words in packs]
+    x, y, parts = _LEFT, top, list[str]()
+    for index, (mark, words) in enumerate([*items, *colours]):
+        needed = 46 + 6.6 * len(words)
+        if x > _LEFT and (x + needed > width or index == len(items)):
+            x, y = _LEFT, y + _ROW
+        label = text(words, 16, 4.5, class_="tf-quiet", font_size=12)
+        parts.append(element("g", mark, label, transform=f"translate({x:.0f} {y:.0f})"))
+        x += needed
+    if note:
+        y += _ROW
+        parts.append(text(note, _LEFT - 8, y + 4.5, class_="tf-quiet", font_size=12))
+    return element("g", titled("legend"), *parts, class_="tf-legend"), y + _ROW

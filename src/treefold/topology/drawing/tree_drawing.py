@@ -9,20 +9,22 @@ from collections.abc import Mapping, Sequence
 
 from treefold.devices import Device
 from treefold.errors.words import counted
-from treefold.topology.drawing.machine_layout import MachineLayout
+from treefold.topology.drawing.machine_drawing import STYLE
+from treefold.topology.drawing.machine_layout import MachineLayout, lay_out
 from treefold.topology.drawing.packs import Group, Pack, group_packs
 from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
-from treefold.topology.graph import Topology
-from treefold.topology.planning.ring_search import host_groups
+from treefold.topology.graph import Topology, TopologyBuilder
+from treefold.topology.planning.ring import host_groups
+from treefold.topology.planning.tree_packing import TreePacking
 
 _WIDTH, _HEIGHT, _GAP, _HEAD = 212.0, 142.0, 16.0, 26.0
-_MARGIN, _DOT, _STRETCH = 28.0, 9.5, 1.5
+_MARGIN, _DOT, _STRETCH, _PAPER = 28.0, 9.5, 1.5, 960.0
 MAX_TREES = 24
 
 _Point = tuple[float, float]
 
 
-def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[Pack], *, width: float = 960.0) -> str:
+def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[Pack], *, width: float = _PAPER) -> str:
     """Return the trees of these packs, one for those of one shape, as one SVG element."""
     marks, height = tree_marks(topology, layout, packs, width=width)
     words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
@@ -154,3 +156,29 @@ def _edge(start: _Point, end: _Point, dot: float) -> str:
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
     line = element("line", class_="tf-line", x1=x1, y1=y1, x2=tip[0] - ux * 5, y2=tip[1] - uy * 5, stroke_width=2.4)
     return line + element("polygon", class_="tf-fill", points=points)
+
+
+def draw_bare_packing(packing: TreePacking) -> str:
+    """Return the trees of a packing, one for those of one shape, as one SVG element; devices stand by their edges."""
+    edges = _edges(packing)
+    packs = [Pack(float(tree.share), tree.root, tree.pairs) for tree in packing.trees]
+    marks, height = tree_marks(edges, lay_out(edges), packs, width=_PAPER)
+    title = f"{counted(len(packs), 'tree')} on {counted(len(packing.devices), 'device')}"
+    parts = [element("style", STYLE), marks]
+    return drawing(
+        parts,
+        width=_PAPER,
+        height=height + _MARGIN,
+        title=title,
+        description=repr(packing),
+    )
+
+
+def _edges(packing: TreePacking) -> Topology:
+    """Return the trees' edges as a machine: which nodes between devices are switches or hosts is not known."""
+    builder = TopologyBuilder()
+    for device in packing.devices:
+        builder.device(device)
+    for one, other in sorted({(min(pair), max(pair)) for tree in packing.trees for pair in tree.pairs}):
+        builder.link(one, other, gb_per_s=1)
+    return builder.build()

@@ -1,6 +1,6 @@
 """Every method by name: what is said of it, and what makes it on a machine.
 
-To add one: a function that returns a ``Method``, and its line in ``METHODS``; ``Comparison`` says which are compared.
+To add one: a function that returns a ``Method``, and its line in ``METHODS``, which says where it is compared.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from treefold.planners.star import one_shot, star, two_shot
 from treefold.planners.two_level import two_level
 from treefold.topology.graph import Topology
 from treefold.topology.planning.host_shares import host_shares
-from treefold.topology.planning.ring import RingPacking, pack_rings
-from treefold.topology.planning.ring_search import host_groups, shortest_hops
+from treefold.topology.planning.ring import RingPacking, host_groups, pack_rings, shortest_hops
 from treefold.topology.planning.tree_packing import Packer, along, along_packing
+
+PLAN, TABLE, BASELINE = "plan", "table", "baseline"
+DIRECT, RINGS = "direct", "rings"
 
 
 class MachineMethods:
@@ -95,15 +97,17 @@ class MachineMethods:
         return found
 
 
-class Entry(NamedTuple):
+class MethodEntry(NamedTuple):
     """What is said of a method: its ``label`` in tables of times, and the ``reason`` why a table of sizes has it.
 
-    ``on``: makes it on a machine, given the number in its name.
+    ``on``: makes it on a machine, given the number in its name. ``use``: ``PLAN`` if ``treefold plan`` and tables of
+    sizes may choose it, ``TABLE`` if tables alone, ``BASELINE`` if others do it.
     """
 
     label: str
     reason: str
     on: Callable[[MachineMethods, int | None], Method]
+    use: str = PLAN
 
 
 def _direct(machine: MachineMethods) -> Method:
@@ -114,51 +118,55 @@ def _direct(machine: MachineMethods) -> Method:
     return direct(machine.hosts, shares, is_folded_per_host=len(groups) < len(devices), devices=devices)
 
 
-METHODS: Mapping[str, Entry] = {
-    "direct": Entry(
+#: The simplest first.
+METHODS: Mapping[str, MethodEntry] = {
+    DIRECT: MethodEntry(
         "direct",
         "two copies after each other between hosts, and every host folds its share",
         lambda machine, _: _direct(machine),
     ),
-    "oneshot": Entry("one shot", "one copy after none, so that latency is paid once", lambda *_: one_shot()),
-    "twoshot": Entry(
+    "oneshot": MethodEntry("one shot", "one copy after none, so that latency is paid once", lambda *_: one_shot()),
+    "twoshot": MethodEntry(
         "two shots",
         "two copies after each other, and every device folds an equal part",
         lambda machine, _: two_shot(machine.topology.devices),
     ),
-    "star": Entry(
+    "star": MethodEntry(
         "star",
         "two copies after each other through the device nearest to all",
         lambda machine, _: star(machine.centre),
+        TABLE,
     ),
-    "tree": Entry(
+    "tree": MethodEntry(
         "one tree",
         "one tree of least depth",
         lambda machine, _: machine.trees(1, max_depth=machine.radius),
     ),
-    "shallow": Entry(
+    "shallow": MethodEntry(
         "shallow trees",
         "trees of least depth, side by side",
         lambda machine, depth: machine.trees(max_depth=depth),
     ),
-    "trees": Entry(
+    "trees": MethodEntry(
         "trees",
         "trees that fill the links, chunks in flight on all of them",
         lambda machine, packs: machine.trees(packs),
     ),
-    "rings": Entry(
+    RINGS: MethodEntry(
         "rings",
         "every device passes on to the next, around rings that share no capacity",
         lambda machine, _: along(
             machine.rings.trees, f"{counted(len(machine.rings.orders), 'ring')} packed into the links of the topology"
         ),
+        BASELINE,  # NCCL's, and ours where nothing is quicker
     ),
-    # What others do, for comparison.
-    "onedevice": Entry("ReductionToOneDevice", "", lambda machine, _: star(machine.topology.devices[0])),
-    "twolevel": Entry("TensorFlow's two-level tree", "", lambda *_: two_level()),
+    "onedevice": MethodEntry(
+        "ReductionToOneDevice", "", lambda machine, _: star(machine.topology.devices[0]), BASELINE
+    ),
+    "twolevel": MethodEntry("TensorFlow's two-level tree", "", lambda *_: two_level(), BASELINE),
 }
 
 
-def entry_of(name: str) -> Entry:
+def entry_of(name: str) -> MethodEntry:
     """Return what is said of a method, whatever its number."""
     return METHODS[name.partition("#")[0]]

@@ -6,23 +6,15 @@ NCCL and RCCL move large values like this, so it is what other plans have to be 
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from treefold.topology.cost.model import LAUNCH_S
-from treefold.topology.cost.routes import alpha_s, alternatives
+from treefold.topology.cost.routes import LAUNCH_S, alpha_s, alternatives
 from treefold.topology.graph import Topology
-from treefold.topology.planning.port_rates import port_rates
-from treefold.topology.planning.ring_search import (
-    Route,
-    around,
-    find_rings,
-    host_groups,
-    most_rings,
-    shortest_hops,
-)
+from treefold.topology.planning.host_shares import port_rates
 from treefold.topology.planning.tree_packing import Tree
 
 _MOST_WIDTHS = 8
@@ -151,3 +143,222 @@ def _latency_s(topology: Topology, routes: Sequence[Route]) -> float:
     """Return the mean latency of a ring's hops without the fastest: a pack crosses all hops but one, at worst these."""
     alphas = sorted(alpha_s(topology, route) for route in routes)
     return sum(alphas[1:]) / (len(alphas) - 1)
+
+
+Ends = tuple[str, str]
+Route = tuple[str, ...]
+Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
+Order = tuple[str, ...]
+Links = tuple[Ends, ...]
+
+_MOST_RINGS = 32  # as many channels as NCCL opens
+_MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
+_MOST_IN_VAIN = 10  # attempts that find no ring at all
+_STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
+
+
+def around(order: Sequence[str]) -> Iterator[Ends]:
+    """Return the hops of a ring, the one that closes it included."""
+    return zip(order, (*order[1:], order[0]), strict=True)
+
+
+def shortest_hops(topology: Topology) -> dict[Ends, Route]:
+    """Return a route for every pair of devices that are joined without a third: the shortest, of these the widest."""
+    found: dict[Ends, Route] = {}
+    for start in topology.devices:
+        # Breadth first, so routes are shortest; a layer is settled only when all of it has been seen, so that among the
+        # shortest the widest wins. Devices are reached, but not passed: the next layer begins at carriers alone.
+        widest: dict[str, tuple[Fraction, Route]] = {start: (max(topology.capacities.values()), (start,))}
+        layer = [start]
+        while layer:
+            fresh: dict[str, tuple[Fraction, Route]] = {}
+            for name in layer:
+                width, route = widest[name]
+                for other in topology.neighbours(name):
+                    reached = min(width, topology.capacity(name, other))
+                    if other not in widest and (other not in fresh or reached > fresh[other][0]):
+                        fresh[other] = reached, (*route, other)
+            widest |= fresh
+            layer = [name for name in fresh if topology.kinds[name] != "device"]
+            found |= {(start, name): route for name, (_, route) in fresh.items() if topology.kinds[name] == "device"}
+    return found
+
+
+def most_rings(devices: Sequence[str], slots: Slots) -> int:
+    """Return the number of rings after which some device has no link left that leads on, or back to it."""
+    out, into = Counter[str](), Counter[str]()
+    for (source, target), count in slots.items():
+        out[source] += count
+        into[target] += count
+    return min(_MOST_RINGS, *(min(out[device], into[device]) for device in devices))
+
+
+def find_rings(
+    topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, inner: Sequence[Order]
+) -> tuple[Order, ...]:
+    """Return as many rings as a search finds, ``most`` at most. More may fit: that none do is not proved.
+
+    Each attempt takes the links in another order. ``inner``: rings of the first of several hosts. Every second attempt
+    tries these, opened, and the images of each ring that it finds: on most machines these are the other rings.
+    """
+    best: list[Order] = []
+    hosts = host_groups(topology)
+    likely = list(_opened(inner, hosts))
+    room = _Room(topology.devices, hops)
+    for attempt in range(_MOST_ATTEMPTS):
+        # Seeded by the attempt, so that a machine has the same rings in every process.
+        rng = random.Random(attempt)  # noqa: S311 - no secret
+        room.empty(slots, rng if attempt else None)
+        # Every second attempt takes free rings only: images of one ring fill links in a pattern that may be a dead end.
+        found: list[Order] = []
+        for order in likely if attempt % 2 == 0 else ():
+            if len(found) < most and room.take(order):
+                found.append(order)
+        while len(found) < most and (order := room.take_ring()):
+            found.append(order)
+            for image in _images(order, hosts) if attempt % 2 == 0 else ():
+                if len(found) < most and room.take(image):
+                    found.append(image)
+        best = max(best, found, key=len)
+        if len(best) >= most or (attempt >= _MOST_IN_VAIN and not best):
+            break
+        rng.shuffle(likely)
+    return tuple(best)
+
+
+def host_groups(topology: Topology) -> list[Order]:
+    """Return the devices by host: joined without a NIC and without a link of kind ``"net"``."""
+    inside = {node.name: {node.name} for node in topology.nodes if node.kind != "nic"}
+    local = {(link.source, link.target) for link in topology.links if link.kind != "net"}
+    for source, target in local:
+        # Merged sets are shared objects: every member points to the one set of its group, so identity tells groups
+        # apart.
+        is_both_ways = (target, source) in local
+        if is_both_ways and source in inside and target in inside and inside[source] is not inside[target]:
+            inside[source] |= inside[target]
+            inside |= dict.fromkeys(inside[target], inside[source])
+    groups = {id(group): tuple(name for name in topology.devices if name in group) for group in inside.values()}
+    return [group for group in groups.values() if group]
+
+
+def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
+    """Yield rings over an even number of equal hosts, each made from one of the rings of the first host.
+
+    The host's ring is opened to a path, which the hosts walk forwards and backwards in turn. A ring that is opened
+    before a device comes in over that device's NIC and leaves over the NIC of the one before it.
+    """
+    size = len(hosts[0])
+    if len(hosts) % 2 or size == 1 or {len(host) for host in hosts} != {size}:
+        return
+    positions = [[hosts[0].index(device) for device in order] for order in inner]
+    for start in range(size):
+        for turn in range(len(positions)):
+            order = positions[(start + turn) % len(positions)]
+            first = order.index(start)
+            # Backwards on every second host: each path ends on the rail with which the next host's begins.
+            path = order[first:] + order[:first]
+            yield tuple(host[at] for number, host in enumerate(hosts) for at in path[:: -1 if number % 2 else 1])
+
+
+def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
+    """Return a ring shifted by 1, 2 … positions in each of several equal hosts, then the other way around."""
+    size = len(hosts[0])
+    if len(hosts) > 1 and {len(host) for host in hosts} == {size}:
+        position = {device: (host, number) for host in hosts for number, device in enumerate(host)}
+        for shift in range(1, size):
+            yield tuple(host[(number + shift) % size] for host, number in map(position.__getitem__, order))
+    # Links are wide in both directions on most machines, and a ring uses one of them: its reverse uses the other.
+    yield (order[0], *order[:0:-1])
+
+
+class _Room:
+    """The slots that rings have left on each link; a slot has the width of one ring."""
+
+    def __init__(self, devices: Sequence[str], hops: Mapping[Ends, Route]) -> None:
+        self._devices, self._steps = devices, iter(range(_MOST_STEPS))
+        self._links = {pair: tuple(itertools.pairwise(route)) for pair, route in hops.items()}
+        # By device: where its hops lead and where they come from, with the links of each.
+        self._next: dict[str, list[tuple[str, Links]]] = {device: [] for device in devices}
+        self._before: dict[str, list[tuple[str, Links]]] = {device: [] for device in devices}
+        for (source, target), links in self._links.items():
+            self._next[source].append((target, links))
+            self._before[target].append((source, links))
+
+    def empty(self, slots: Slots, rng: random.Random | None) -> None:
+        """Give all slots back; with an ``rng``, take equally wide links in random order from now on."""
+        self._slots, self._rng = dict(slots), rng
+        self._free = Counter(node for link, count in slots.items() if count for node in link)  # links that have room
+
+    def take_ring(self) -> Order:
+        """Take a ring out of the slots and return it, or () if the search gives up after a fair number of steps.
+
+        The search is depth first, with a stack of its own: there may be more devices than Python has frames.
+        """
+        path = [max(self._devices, key=self._free.__getitem__)]
+        seen = set(path)
+        todo = [iter(self._onward(path, seen))]
+        left = _STEPS_PER_DEVICE * len(self._devices)
+        while todo:
+            device = next(todo[-1], None) if left else None
+            # At 0 it stays: no device is tried any more, so the path is given back hop by hop, and the search ends.
+            left -= bool(left)
+            if device is not None and next(self._steps, None) is not None:
+                # Taken while the search goes on: two hops of one path may share a link, which has room for both or not.
+                self._use((path[-1], device), 1)
+                path.append(device)
+                seen.add(device)
+                if len(path) == len(self._devices) and self._width(self._links.get((device, path[0]), ())):
+                    self._use((device, path[0]), 1)
+                    return tuple(path)
+                todo.append(iter(self._onward(path, seen)))
+            else:  # a dead end: give the last hop back and try the next device before it
+                todo.pop()
+                seen.discard(path[-1])
+                if len(path) > 1:
+                    self._use((path[-2], path[-1]), -1)
+                path.pop()
+        return ()
+
+    def take(self, order: Order) -> bool:
+        """Take the slots of a ring if all are free."""
+        used: list[Ends] = []
+        for pair in around(order):
+            if not self._width(self._links.get(pair, ())):
+                for other in used:
+                    self._use(other, -1)
+                return False
+            # Hops of one ring may share a link, so each is taken before the room for the next is looked at.
+            self._use(pair, 1)
+            used.append(pair)
+        return True
+
+    def _onward(self, path: Sequence[str], seen: set[str]) -> list[str]:
+        """Return the devices that a path may go to next: over the widest links first.
+
+        Of equally wide ones those with the fewest free links come first, as in Warnsdorff's rule for knight's tours: a
+        device that is left for later may have become unreachable.
+        """
+        here, first = path[-1], path[0]
+        # Without this test the search finds out only at full length, after all orders of what lies between.
+        if not any(self._width(links) for device, links in self._before[first] if device not in seen):
+            return []  # no device is left that leads back to the first one
+        widths = {device: self._width(links) for device, links in self._next[here] if device not in seen}
+        found = [device for device, width in widths.items() if width]
+        if self._rng is not None:
+            self._rng.shuffle(found)
+        return sorted(found, key=lambda device: (-widths[device], self._free[device]))
+
+    def _width(self, links: Links) -> int:
+        """Return the number of rings that the links of a hop still have room for; the path may use some of them."""
+        # Called a million times on large machines: ``map`` is faster than a list or a generator.
+        if len(links) == 1:
+            return self._slots[links[0]]
+        return min(map(self._slots.__getitem__, links)) if links else 0
+
+    def _use(self, pair: Ends, count: int) -> None:
+        """Take a slot of every link of a hop (1), or give it back (-1)."""
+        for link in self._links[pair]:
+            self._slots[link] -= count
+            if self._slots[link] == (count < 0):  # the last slot was taken, or is the first to be there again
+                for node in link:
+                    self._free[node] -= count

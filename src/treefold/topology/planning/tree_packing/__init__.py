@@ -1,8 +1,7 @@
 """The optimal packing of spanning trees into a machine's links, and plans along them."""
 
 from treefold.topology.planning.tree_packing.optimal import Packer, optimal_packing
-from treefold.topology.planning.tree_packing.packing import Certificate, Tree, TreePacking
-from treefold.topology.planning.tree_packing.steps import along, along_packing
+from treefold.topology.planning.tree_packing.packing import Certificate, Tree, TreePacking, along, along_packing
 
 __all__ = [
     "Certificate",

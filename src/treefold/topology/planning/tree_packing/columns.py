@@ -20,7 +20,6 @@ import numpy as np
 from treefold.errors import MissingExtraError, TopologyError
 from treefold.errors.words import counted, some
 from treefold.topology.planning.tree_packing.network import Array, Indices, Network, Route, Routes
-from treefold.topology.planning.tree_packing.spanning import Pairs, cheapest_arborescence, cheapest_paths, cheapest_tree
 
 _TIE_BREAK = 1e-10  # part of the total price that prefers, among cheapest trees, those of few and wide links
 _TOWARDS_BEST = 0.5  # weight of the best bound's prices (dual stabilisation); without it, twice the columns are needed
@@ -243,3 +242,193 @@ def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pair
     # Where both halves happen to be one tree, any device can be its root, and ``rooted_tree`` chooses a central one.
     is_mirrored = {(b, a) for a, b in climbs} == set(down)
     return Column(root, climbs, tuple(down), route_of, loads, is_mirrored)
+
+
+_SMALL = 16  # up to this many devices the linear program alone takes no longer
+_ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
+# The ε of Garg and Könemann: smaller values come closer to the optimum, and need more rounds. It need not come close,
+# because the linear program weighs the trees again.
+_STEEPNESS = 0.3
+
+
+def initial_columns(network: Network, oracle: Oracle) -> InitialColumns:
+    """Return the columns and prices to begin with."""
+    shallow = _cheapest_path_trees(network)
+    if len(network.devices) <= _SMALL:
+        return InitialColumns(shallow, 1 / network.width)
+    weighted = _multiplicative_weights(network, oracle)
+    return InitialColumns((*shallow, *weighted.columns), weighted.prices)
+
+
+def _cheapest_path_trees(network: Network) -> tuple[Column, ...]:
+    """Return the tree of cheapest paths from every device.
+
+    These trees are shallow. On meshes and behind switches the optimum needs no others.
+    """
+    routes = network.routes(1 / network.width)
+    cost = routes.cost_there_and_back
+    # A root from which some device cannot be reached both ways has no tree.
+    found = [cheapest_paths(cost, root) for root in range(len(cost))]
+    return tuple(mirrored(network, routes, pairs) for pairs in found if len(pairs) == len(cost) - 1)
+
+
+def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
+    """Return trees found by multiplicative weights, and the prices of the best bound (Garg and Könemann 2007).
+
+    Each tree is the cheapest at prices that grow exponentially with the load of the trees before it. A few rounds find
+    the trees that an optimum is made of; the linear program then weighs them.
+    """
+    load = np.zeros(len(network.width))
+    columns: dict[tuple[float, ...], Column] = {}
+    best, bound = 1 / network.width, np.inf
+    for _ in range(min(_ROUNDS_PER_DEVICE * len(network.devices), _MOST_ROUNDS)):
+        fullness = load / network.width
+        # Less the fullest, so that the exponential does not overflow: only the ratios of prices count.
+        prices = np.exp((fullness - fullness.max()) * _STEEPNESS) / network.width
+        cheapest = oracle(prices)[0]
+        # Every round's prices prove a bound (weak duality, as in ``columns``); the best of them start the
+        # stabilisation.
+        if network.width @ prices / cheapest.cost < bound:
+            best, bound = prices, network.width @ prices / cheapest.cost
+        column = cheapest.column()
+        # Trees with equal loads are interchangeable in the program, so one of them is enough.
+        columns.setdefault(tuple(column.loads), column)
+        # The tree carries as much as fills its narrowest row, and loads its others in proportion.
+        load += column.loads / (column.loads / network.width).max()
+    return InitialColumns(tuple(columns.values()), best)
+
+
+Pairs = list[tuple[int, int]]  # (parent, child), parents first
+
+
+def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> tuple[float, Pairs]:
+    """Return the cost and edges of the minimum spanning tree of a symmetric matrix (Prim, O(n²)).
+
+    With ``max_depth``, no device is farther from ``root`` than so many edges. The tree is then good but not always the
+    cheapest, because that problem is NP-hard. The cost is infinite if no tree is found.
+    """
+    # ``best``: the cheapest edge from the tree to each device outside. By the cut property, the cheapest of these
+    # belongs to some minimum spanning tree. Without a heap, because a complete graph has n² edges to look at in any
+    # case.
+    best, parent = cost[root].copy(), np.full(len(cost), root)
+    is_open = np.ones(len(cost), bool)
+    is_open[root] = False
+    depth = [0] * len(cost)
+    best[root] = np.inf
+    total, pairs = 0.0, Pairs()
+    for _ in range(len(cost) - 1):
+        child = int(best.argmin())
+        # All are infinite: what is left is not connected, or only devices at the greatest depth lead there.
+        total += float(best[child])
+        if not np.isfinite(total):
+            break
+        pairs.append((int(parent[child]), child))
+        depth[child] = depth[int(parent[child])] + 1
+        # At infinity a device that is in the tree is never the nearest again.
+        is_open[child], best[child] = False, np.inf
+        # A device at the greatest depth takes no children. A greedy choice made earlier is never undone, hence not
+        # optimal.
+        if max_depth is None or depth[child] < max_depth:
+            # ``is_open`` as well: the infinity of devices in the tree would look like room for improvement.
+            better = is_open & (cost[child] < best)
+            best[better], parent[better] = cost[child][better], child
+    return total, pairs
+
+
+def cheapest_paths(cost: Array, root: int) -> Pairs:
+    """Return the edges of the tree of cheapest paths from ``root`` to all that it reaches (Dijkstra, O(n²))."""
+    reach, parent = cost[root].copy(), np.full(len(cost), root)
+    is_open = np.ones(len(cost), bool)
+    is_open[root] = False
+    pairs = Pairs()
+    for _ in range(len(cost) - 1):
+        # Costs are not negative, so the nearest open device can no longer come nearer (Dijkstra 1959).
+        child = int(np.where(is_open, reach, np.inf).argmin())
+        # With all at infinity, argmin gives 0, which may be the root.
+        if not is_open[child] or not np.isfinite(reach[child]):
+            break
+        pairs.append((int(parent[child]), child))
+        is_open[child] = False
+        better = is_open & (reach[child] + cost[child] < reach)
+        reach[better], parent[better] = (reach[child] + cost[child])[better], child
+    return pairs
+
+
+def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
+    """Return the cost and edges of the cheapest tree whose edges lead away from ``root``.
+
+    ``cost[i, j]`` is that of the edge from i to j. Source: Chu and Liu 1965, Edmonds 1967.
+    Costs O(n³): up to n contractions of O(n²) each.
+    """
+    parents = _parents(cost, root)
+    children: dict[int, list[int]] = {}
+    for child, parent in enumerate(parents):
+        if child != root:
+            children.setdefault(parent, []).append(child)
+    # Numbered by node, parents are in no order; a search from the root puts each before its children, and finds out
+    # whether all nodes are reached: edges of infinite cost may have been chosen where there are no others.
+    pairs, todo = Pairs(), [root]
+    while todo:
+        parent = todo.pop(0)
+        for child in children.get(parent, []):
+            pairs.append((parent, child))
+            todo.append(child)
+    return float(sum(cost[pair] for pair in pairs)) if len(pairs) == len(cost) - 1 else float("inf"), pairs
+
+
+def _parents(cost: Array, root: int) -> list[int]:
+    """Return each node's parent.
+
+    If the cheapest edges into each node form a cycle, contract it to one node, solve the smaller problem, and break the
+    cycle where the solution enters it.
+    """
+    count = len(cost)
+    work = cost.copy()
+    # No edge enters the root, and none leads to itself. Whatever argmin then gives as the root's parent is not read.
+    np.fill_diagonal(work, np.inf)
+    work[:, root] = np.inf
+    # Without a cycle this is optimal: every node but the root has one edge in, and each is the cheapest that it can
+    # have.
+    parents = [int(parent) for parent in work.argmin(axis=0)]
+    cycle = _cycle(parents, root)
+    if not cycle:
+        return parents
+    rest = [node for node in range(count) if node not in cycle]
+    members, others = np.array(cycle), np.array(rest)
+    inside = np.array([work[parents[node], node] for node in cycle])
+    # Some optimal solution keeps all edges of the cycle but one (Edmonds), so the cycle can be one node. An edge that
+    # enters it at a node replaces that node's edge in the cycle, so its cost counts less that. Infinity less infinity
+    # would be NaN, which argmin takes for the least.
+    entering = work[np.ix_(others, members)] - np.where(np.isfinite(inside), inside, 0.0)
+    # The last node of the smaller problem is the cycle. An edge out of it costs the least from any of its members.
+    small = np.full((len(rest) + 1, len(rest) + 1), np.inf)
+    small[:-1, :-1] = work[np.ix_(others, others)]
+    small[:-1, -1] = entering.min(axis=1)
+    leaving = work[np.ix_(members, others)]
+    small[-1, :-1] = leaving.min(axis=0)
+    found = _parents(small, rest.index(root))
+    entry, exits = entering.argmin(axis=1), leaving.argmin(axis=0)
+    for number, node in enumerate(rest):
+        if node != root:
+            parents[node] = cycle[int(exits[number])] if found[number] == len(rest) else rest[found[number]]
+    # Where the solution enters the cycle, this edge takes the place of the one within: all other members keep theirs.
+    source = found[len(rest)]
+    parents[cycle[int(entry[source])]] = rest[source]
+    return parents
+
+
+def _cycle(parents: list[int], root: int) -> list[int]:
+    # By number of the walk: a node of this walk closes a cycle, one of an older walk leads where that one ended.
+    seen = [-1] * len(parents)
+    for start in range(len(parents)):
+        node = start
+        # Every node has one edge in: a walk against these edges ends at the root, at an older walk, or in a cycle.
+        while node != root and seen[node] < 0:
+            seen[node] = start
+            node = parents[node]
+        if node != root and seen[node] == start:
+            cycle = [node]
+            while parents[cycle[-1]] != node:
+                cycle.append(parents[cycle[-1]])
+            return cycle
+    return []

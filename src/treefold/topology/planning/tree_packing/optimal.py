@@ -1,9 +1,11 @@
-"""The optimal packing of trees into a machine's links, with its proof."""
+"""The optimal packing of trees into a machine's links, with its proof; packs of equal size; the roots of trees."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,16 +21,16 @@ from treefold.topology.planning.tree_packing.columns import (
     Oracle,
     Solution,
     directed_trees,
+    initial_columns,
+    load_scipy_optimize,
+    mirrored_column,
     mirrored_trees,
     pack_trees,
     shallow_trees,
 )
-from treefold.topology.planning.tree_packing.equal_packs import balanced_trees, equal_packs, richer_pool
-from treefold.topology.planning.tree_packing.exact import certify, exact_shares, reached
-from treefold.topology.planning.tree_packing.initial_columns import initial_columns
+from treefold.topology.planning.tree_packing.exact import Counts, certify, exact_shares, reached
 from treefold.topology.planning.tree_packing.network import Array, Network, Route
 from treefold.topology.planning.tree_packing.packing import Certificate, Tree, TreePacking
-from treefold.topology.planning.tree_packing.roots import rooted_tree
 from treefold.topology.planning.tree_packing.symmetry import Shift, all_images, find_shifts, row_groups, row_map
 
 _LARGE = 100  # above this many devices, symmetry is used
@@ -279,3 +281,164 @@ def _notes(algbw: Fraction, certificate: Certificate) -> tuple[str, ...]:
     if lost > _LOSS_WORTH_A_NOTE:
         notes.append(f"{lost:.2%} of the bound is not reached.")
     return tuple(notes)
+
+
+_LARGEST = 100_000  # entries of the pool's loads that the integer program is given
+# The search is bounded by nodes, not by seconds: on a busy machine a time limit would give other, worse packings.
+_MOST_NODES, _CLOSE = 400, 1e-6
+# Each edge of a balanced tree costs a search of all routes, so there is a bound on edges, not on trees.
+_MOST_EDGES, _POWER = 1024, 8
+_SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add; noise on prices, in units of the highest price
+
+
+def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[Column, ...]:
+    """Return trees to add to the pool: with whole numbers of packs, more trees than the optimum's are useful.
+
+    They are the cheapest trees at prices with random noise, from a fixed seed.
+    """
+    random = np.random.default_rng(len(network.capacities))
+    known_loads = {tuple(column.loads) for column in solution.columns}
+    found = list[Column]()
+    # Two points of departure: the optimal prices, under which the optimum's trees are all equally cheap, and prices
+    # that favour wide rows. Both have 1 as their greatest, so one scale of noise fits both.
+    known = (solution.prices / solution.prices.max(), network.width.min() / network.width)
+    for number in range(min(_SHAKEN, _LARGEST // len(network.capacities))):
+        # Noise is only added: the shortest routes need prices that are not negative.
+        prices = known[number % 2] + _SHAKES[number // 2 % 2] * random.random(len(network.capacities))
+        found.append(oracle(prices)[0].column())
+    # Trees with equal loads are one and the same variable to the program. Copies would only give the search symmetric
+    # branches, which it must all visit.
+    unlike = {tuple(column.loads): column for column in found}
+    return tuple(column for loads, column in unlike.items() if loads not in known_loads)
+
+
+def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
+    """Return ``packs`` trees, or fewer on large machines, each grown edge by edge where the loads so far are least."""
+    count = len(network.devices)
+    loads, columns = np.zeros(len(network.capacities)), list[Column]()
+    for pack in range(min(packs, max(1, _MOST_EDGES // count))):
+        is_in = np.zeros(count, bool)
+        # Each tree grows from another device: all from one would crowd the links near it.
+        is_in[pack % count] = True
+        edges = list[tuple[int, int, Route, Route]]()
+        for _ in range(count - 1):
+            # A high power makes the sum over a route nearly the load of its fullest row.
+            # The load after one more crossing, not before it: else all empty rows, wide or narrow, would look alike.
+            fullness = (loads + 1) / network.width
+            routes = network.routes((fullness / fullness.max()) ** _POWER)
+            open_cost = np.where(is_in[:, None] & ~is_in, routes.cost_there_and_back, np.inf)
+            parent, child = (int(end) for end in np.unravel_index(open_cost.argmin(), open_cost.shape))
+            edges.append((parent, child, *routes.there_and_back(parent, child)))
+            # At once, not after the tree: the next edges of this tree must see that these rows are taken.
+            loads += network.crossings(*edges[-1][2:])
+            is_in[child] = True
+        columns.append(mirrored_column(network, edges))
+    return tuple(columns)
+
+
+def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Counts:
+    """Return how many of ``packs`` equal packs each tree of the pool carries, for the largest bytes per second.
+
+    The integer program minimises the largest load of a row relative to its width. Its search is bounded, so rounding by
+    largest remainders is the alternative, and the better of the two is returned. One pack is the tree that reaches most
+    alone; of equally good ones, that which carries most in the optimum.
+    """
+    if packs == 1:
+        fullest = (loads / network.width[:, None]).max(axis=0)
+        is_best = fullest <= fullest.min() * (1 + _CLOSE)
+        return np.bincount([np.where(is_best, rates, -1.0).argmax()], minlength=len(rates))
+    rounded = _largest_remainders(rates / rates.sum(), packs)
+    solved = None
+    if loads.size <= _LARGEST:
+        solved = _solve_equal_packs(loads, network.width, np.full(loads.shape[1], packs), packs)
+    # Rounded to the nearest, because the solver's whole numbers are whole to 1e-6 only: cut off, 2.9999999 would lose a
+    # pack. The counts are compared by what they exactly reach, so the solver's own objective is never trusted.
+    candidates = [rounded] if solved is None else [rounded, np.rint(solved).astype(np.int64)]
+    return max(candidates, key=lambda counts: reached(network, loads, counts))
+
+
+def _largest_remainders(shares: Array, packs: int) -> Counts:
+    # Hamilton's method: no count is further than 1 from its exact value, and their sum is right.
+    exact = shares * packs
+    counts = np.floor(exact).astype(np.int64)
+    missing = packs - int(counts.sum())
+    # The most negative difference is the largest remainder; stable, so that equal machines get equal packings.
+    counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
+    return counts
+
+
+def _solve_equal_packs(loads: Array, width: Array, most: Counts, packs: int) -> Array | None:
+    """Minimise t where Σ load·count ≤ t·width and Σ count = packs."""
+    optimize, num_trees = load_scipy_optimize(), loads.shape[1]
+    # The variables are the counts and, last, t: load·count − width·t ≤ 0.
+    capacity = optimize.LinearConstraint(np.column_stack([loads, -width]), -math.inf, 0.0)
+    total = optimize.LinearConstraint(np.append(np.ones(num_trees), 0.0)[None, :], packs, packs)
+    found = optimize.milp(
+        np.append(np.zeros(num_trees), 1.0),
+        constraints=[capacity, total],
+        integrality=np.append(np.ones(num_trees), 0),
+        bounds=optimize.Bounds(0, np.append(most, math.inf)),
+        # A gap of 0 is not asked for: the nodes are few, and no plan is better by a millionth.
+        options={"node_limit": _MOST_NODES, "mip_rel_gap": _CLOSE},
+    )
+    return None if found.x is None else found.x[:-1]
+
+
+_PER_EDGE_S = 1e-9  # makes fewer edges better where no latencies are known
+
+Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its edges, and their latencies
+
+
+def rooted_tree(
+    topology: Topology, share: Fraction, routes: Mapping[tuple[str, str], Route], num_trees_at: Mapping[str, int]
+) -> Tree:
+    """Return the tree of these routes, rooted at a device whose latency to the farthest device is least.
+
+    ``routes``: both directions of every edge. Among several such devices, the root is the one with the fewest trees so
+    far, by ``num_trees_at``, then the first of the topology.
+    """
+    alphas, adjacent = topology.alphas, dict[str, list[tuple[str, float]]]()
+    for (source, target), route in routes.items():
+        latency = _PER_EDGE_S + sum(alphas[ends] for ends in itertools.pairwise(route))
+        adjacent.setdefault(source, []).append((target, latency))
+    centres = _centres(adjacent)
+    # Roots are spread, so that no device makes the final fold of every pack while the others wait for it.
+    root = min((device for device in topology.devices if device in centres), key=lambda name: num_trees_at.get(name, 0))
+    walk = _walk(adjacent, root)
+    down = tuple(routes[parent, child] for child, (parent, _) in walk.items() if child != root)
+    up = tuple(routes[child, parent] for child, (parent, _) in reversed(walk.items()) if child != root)
+    return Tree(share, root, up, down)
+
+
+def _centres(adjacent: Adjacent) -> set[str]:
+    """Return the devices of least eccentricity, which is the latency to the device farthest away.
+
+    In a tree, the device farthest from any device is an end of a longest path. The eccentricity of every device is then
+    the latency to the farther of that path's two ends, so three walks replace one from each device. Where the two
+    directions of a link differ in latency, this is an approximation, which can cost latency but no throughput.
+    """
+    start = _farthest(_walk(adjacent, next(iter(adjacent))))
+    from_start = _walk(adjacent, start)
+    from_end = _walk(adjacent, _farthest(from_start))
+    eccentricity = {device: max(from_start[device][1], from_end[device][1]) for device in adjacent}
+    least = min(eccentricity.values())
+    # Sums of the same latencies in another order differ in their last digits, and mean the same.
+    return {device for device, value in eccentricity.items() if value <= least * (1 + 1e-9)}
+
+
+def _walk(adjacent: Adjacent, root: str) -> dict[str, tuple[str, float]]:
+    """Return each device's parent and distance, devices in breadth-first order."""
+    # In a tree there is one path to each device, so the first one found is the shortest whatever the latencies.
+    found = {root: (root, 0.0)}
+    todo = [root]
+    # The list grows while it is walked: it is the queue of the search.
+    for device in todo:
+        for other, latency in adjacent[device]:
+            if other not in found:
+                found[other] = (device, found[device][1] + latency)
+                todo.append(other)
+    return found
+
+
+def _farthest(walk: Mapping[str, tuple[str, float]]) -> str:
+    return max(walk, key=lambda device: walk[device][1])
