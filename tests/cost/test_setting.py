@@ -16,7 +16,7 @@ from treefold.topology.cost import simulate
 from treefold.topology.cost.pipeline import make_tasks
 from treefold.topology.cost.simulation import MovementOnMachine
 from treefold.topology.planning.ring import ring_trees
-from treefold.topology.planning.tree_packing import Tree, along
+from treefold.topology.planning.tree_packing import SpanningTree, along
 
 LINE = {"bytes_per_s": 25e9, "alpha_s": 0.7e-6}
 
@@ -29,7 +29,7 @@ def gpus(count):
 def chain_plan(count):
     """Return the plan that folds along a line of devices, from the last to the first, and back."""
     up = tuple(itertools.pairwise(gpus(count)[::-1]))
-    tree = Tree(Fraction(1), "gpu:0", up, tuple((b, a) for a, b in up[::-1]))
+    tree = SpanningTree(Fraction(1), "gpu:0", up, tuple((b, a) for a, b in up[::-1]))
     return along([tree], "").movement(one_array(gpus(count)))
 
 

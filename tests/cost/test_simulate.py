@@ -17,7 +17,7 @@ from treefold.topology.cost import MovementTimes
 from treefold.topology.cost import simulate as simulate_call
 from treefold.topology.cost.routes import LAUNCH_S
 from treefold.topology.planning.ring import pack_rings, ring_trees
-from treefold.topology.planning.tree_packing import Tree, along, along_packing, optimal_packing
+from treefold.topology.planning.tree_packing import SpanningTree, along, along_packing, optimal_packing
 
 GB, US = 1e9, 1e-6
 SIZES = [2**12, 2**20, 2**28, 2**32]
@@ -56,7 +56,7 @@ def chain(count):
     """Return the one tree along a line of devices, from the last to the first."""
     order = gpus(count)[::-1]
     up = tuple(itertools.pairwise(order))
-    return (Tree(1, order[-1], up, tuple((b, a) for a, b in up[::-1])),)
+    return (SpanningTree(1, order[-1], up, tuple((b, a) for a, b in up[::-1])),)
 
 
 class TestClosedForms:

@@ -6,7 +6,7 @@ from treefold.plan import Movement
 from treefold.planners.method import one_array
 from treefold.topology import Topology, known_topology
 from treefold.topology.cost import simulate
-from treefold.topology.drawing.packs import Pack, packs_of
+from treefold.topology.drawing.packs import DrawnPack, packs_of
 from treefold.topology.planning.tree_packing import TreePacking, along_packing, optimal_packing
 from treefold.topology.timeline import Timeline
 
@@ -16,7 +16,7 @@ class Planned:
     topology: Topology
     packing: TreePacking
     movement: Movement
-    packs: tuple[Pack, ...]
+    packs: tuple[DrawnPack, ...]
     timeline: Timeline
 
 

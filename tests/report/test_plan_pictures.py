@@ -13,7 +13,7 @@ from treefold.topology.drawing.certificate import describe_bottleneck, most_load
 from treefold.topology.drawing.charts import draw_sizes
 from treefold.topology.drawing.exports import write_trace
 from treefold.topology.drawing.machine_layout import lay_out
-from treefold.topology.drawing.packs import Pack, group_packs, packs_of
+from treefold.topology.drawing.packs import DrawnPack, group_packs, packs_of
 from treefold.topology.drawing.plan_page import draw_packing
 from treefold.topology.drawing.timeline_drawing import draw_timeline
 from treefold.topology.drawing.tree_drawing import draw_trees
@@ -47,16 +47,16 @@ class TestPacksOf:
 class TestGroupPacks:
     def test_takes_packs_together_that_differ_in_names_only(self):
         """Two stars of three and a chain of three are two shapes; what carries most comes first."""
-        star, other = (Pack(0.3, root, tuple((n, root) for n in "abc" if n != root)) for root in "ab")
-        chain = Pack(0.4, "a", (("c", "b"), ("b", "a")))
+        star, other = (DrawnPack(0.3, root, tuple((n, root) for n in "abc" if n != root)) for root in "ab")
+        chain = DrawnPack(0.4, "a", (("c", "b"), ("b", "a")))
         groups = group_packs((star, chain, other), ["abc"])
         assert [group.numbers for group in groups] == [(0, 2), (1,)]
         assert [group.shares for group in groups] == ["30.0% each", "40.0%"]
 
     def test_keeps_apart_what_crosses_hosts_elsewhere(self):
         """A chain that changes hosts at its root is not one that changes them at its leaf."""
-        one = Pack(0.5, "a", (("c", "b"), ("b", "a")))
-        two = Pack(0.5, "c", (("a", "b"), ("b", "c")))
+        one = DrawnPack(0.5, "a", (("c", "b"), ("b", "a")))
+        two = DrawnPack(0.5, "c", (("a", "b"), ("b", "c")))
         assert len(group_packs((one, two), ["ab", "c"])) == 2
         assert len(group_packs((one, two), ["abc"])) == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.graph import Topology
-from treefold.topology.machine import SWITCH_NAMES, Machine, numa_topology
+from treefold.topology.machine import SWITCH_NAMES, MachineFacts, numa_topology
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _REMOTE_GPU, _REMOTE_CPU = 0x00, 0x01  # NVML's kinds of what an NVLink leads to; all others are switches
@@ -43,7 +43,7 @@ def discover_topology(
     if not count:
         notes = ["No GPU was found: the devices are the NUMA nodes of this machine."]
         return numa_topology(platform.node(), _numa_nodes(sysfs), between_gb_per_s=between, notes=notes)
-    machine = Machine(platform.node())
+    machine = MachineFacts(platform.node())
     handles = [_asked(nvml, nvml.nvmlDeviceGetHandleByIndex, number) for number in range(count)]
     buses = [_bus_id(_asked(nvml, nvml.nvmlDeviceGetPciInfo, handle).busId) for handle in handles]
     names = {bus_id: f"gpu:{number}" for number, bus_id in enumerate(buses)}
@@ -87,7 +87,7 @@ def _numa_node(sysfs: Path, bus_id: str) -> int:
     return int(text) if text.isdecimal() else 0  # -1 where the system does not know
 
 
-def _add_slots(machine: Machine, sysfs: Path, name: str, bus_id: str, socket: str) -> None:
+def _add_slots(machine: MachineFacts, sysfs: Path, name: str, bus_id: str, socket: str) -> None:
     """Add a GPU's slot and the bridges above it, up to its NUMA node."""
     resolved = (sysfs / "bus" / "pci" / "devices" / bus_id).resolve()
     above = [path for path in reversed(resolved.parents) if _BUS_ID.fullmatch(path.name)]
@@ -105,7 +105,9 @@ def _slot_gb_per_s(device: Path) -> float:
     return rates.pcie_gb_per_s(_read(device / "max_link_speed"), lanes)
 
 
-def _add_nvlinks(machine: Machine, nvml: Any, handle: Any, names: dict[str, str], bus_id: str, socket: str) -> None:
+def _add_nvlinks(
+    machine: MachineFacts, nvml: Any, handle: Any, names: dict[str, str], bus_id: str, socket: str
+) -> None:
     major, minor = _asked(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     each = rates.nvlink_gb_per_s(10 * major + minor)
     for link in range(_MOST_LINKS):

@@ -29,7 +29,7 @@ class PcieNode:
 
 
 @dataclass(slots=True)
-class Machine:
+class MachineFacts:
     """Collects sockets, the PCIe tree and the links between GPUs; ``build`` gives the topology."""
 
     name: str = ""

@@ -14,7 +14,7 @@ from treefold.errors.words import seconds_in_words
 from treefold.plan import Plan
 from treefold.plan.executor_traits import executor_traits
 from treefold.topology.drawing.charts import Curve, draw_bars, draw_curves
-from treefold.topology.drawing.page import Check, Figure, Page, Section, for_screens
+from treefold.topology.drawing.page import Check, KeyFigure, Page, Section, for_screens
 from treefold.topology.drawing.plan_drawing import draw_movement
 from treefold.topology.drawing.svg import QUIET
 
@@ -115,17 +115,17 @@ def _draw_curves(result: DemoResult) -> tuple[str, str]:
     return loss, difference
 
 
-def _list_figures(result: DemoResult, speed: Speed) -> tuple[Figure, ...]:
+def _list_figures(result: DemoResult, speed: Speed) -> tuple[KeyFigure, ...]:
     ours, theirs = (measure_difference(result, training) for training in (result.treefold, result.tensorflow))
     on_one = f"{result.alone.accuracy:.1%} on one device"
     lost = ""
     if result.digits is not None and result.loses_one:
         lost = f"{result.tensorflow.accuracy_last:.1%} of {in_runs(result.digits[-1])}, which the last device holds"
     return (
-        Figure("Test accuracy, treefold", f"{result.treefold.accuracy:.1%}", on_one),
-        Figure("Test accuracy, TensorFlow's rule", f"{result.tensorflow.accuracy:.1%}", lost or on_one),
-        Figure("Largest difference of a weight", f"{ours:.2g}", f"{theirs:.2g} with TensorFlow's rule"),
-        Figure("Speed", f"{speed.ratio:.1f}×", f"a NumPy loop: {seconds_in_words(speed.loop_s)}"),
+        KeyFigure("Test accuracy, treefold", f"{result.treefold.accuracy:.1%}", on_one),
+        KeyFigure("Test accuracy, TensorFlow's rule", f"{result.tensorflow.accuracy:.1%}", lost or on_one),
+        KeyFigure("Largest difference of a weight", f"{ours:.2g}", f"{theirs:.2g} with TensorFlow's rule"),
+        KeyFigure("Speed", f"{speed.ratio:.1f}×", f"a NumPy loop: {seconds_in_words(speed.loop_s)}"),
     )
 
 

@@ -29,7 +29,7 @@ from treefold.cli.planning.words import (
     OURS,
     PACKING,
     Chosen,
-    Findings,
+    PlanFindings,
     Prediction,
     best_of,
     describe_checks,
@@ -122,7 +122,7 @@ def _uncollected() -> Iterator[None]:
 @_uncollected()
 def _find(
     comparison: Comparison, sizes: Sequence[int], packs: int | None, *, has_all: bool, has_table: bool
-) -> Findings:
+) -> PlanFindings:
     """Plan and predict: all methods in JSON, and in text those that may be the fastest."""
     methods = comparison.methods
     with steps(1 + len(sizes)) as begin:
@@ -131,7 +131,7 @@ def _find(
         is_one = len(packing.devices) == 1
         predictions = () if is_one else predict(comparison, sizes, packs, begin=begin, may_win=not has_all)
     ours = OURS if packs is None else (entry_of(trees_name(packs)).label,)  # who asks for packs gets these
-    return Findings(
+    return PlanFindings(
         methods.topology,
         packing,
         recomputed_bound(packing, methods.topology),
@@ -154,7 +154,7 @@ def _at_predicted_time(timeline: Timeline, chosen: Chosen | None) -> Timeline:
     return timeline if chosen is None else timeline.lasting(chosen.prediction.seconds)
 
 
-def _as_json(found: Findings) -> str:
+def _as_json(found: PlanFindings) -> str:
     plain = to_plain(found)
     if found.predictions:
         plain |= {"rings": [list(order) for order in found.rings.orders], "checked_from_bytes": CHECKED_FROM}
@@ -163,7 +163,7 @@ def _as_json(found: Findings) -> str:
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
 
-def _in_words(found: Findings) -> list[Block]:
+def _in_words(found: PlanFindings) -> list[Block]:
     lines: list[Block] = [found.title, *(f"note: {note}" for note in machine_notes(found.topology))]
     if found.chosen is not None:
         lines += ["", "predicted", tabulate_predictions(found), "", describe_checks(found.topology, found.rings)]
@@ -188,7 +188,7 @@ def _as_plan(movement: Movement, method: Method) -> Plan:
     )
 
 
-def _draw(path: Path, found: Findings, movement: Movement, nbytes: int) -> None:
+def _draw(path: Path, found: PlanFindings, movement: Movement, nbytes: int) -> None:
     """Draw the plan with so few chunks that they can be told apart, on the clock of its prediction."""
     from treefold.topology.drawing.plan_page import (  # noqa: PLC0415 - most plans are printed alone
         PlanStory,
@@ -221,7 +221,7 @@ def _draw(path: Path, found: Findings, movement: Movement, nbytes: int) -> None:
     write_picture(path, svg=svg, html=html)
 
 
-def times_by_method(found: Findings) -> dict[str, list[tuple[float, float]]]:
+def times_by_method(found: PlanFindings) -> dict[str, list[tuple[float, float]]]:
     """Return (bytes, seconds) of the best of treefold's methods, and of the others."""
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in found.predictions))
     names = {"treefold": found.ours} | {name: [name] for name in BASELINES.values()}

@@ -19,7 +19,7 @@ from treefold.topology import Topology
 from treefold.topology.cost.routes import LAUNCH_S, is_as_good
 from treefold.topology.drawing.certificate import describe_bottleneck, most_loaded
 from treefold.topology.drawing.machine_drawing import but_missing, gb_per_s
-from treefold.topology.drawing.packs import Pack
+from treefold.topology.drawing.packs import DrawnPack
 from treefold.topology.drawing.page import Check
 from treefold.topology.known import fitting_nvlinks, known_topology
 from treefold.topology.planning.compare import Comparison, SizeTable
@@ -68,11 +68,11 @@ class Chosen:
 
     name: str
     prediction: Prediction
-    packs: tuple[Pack, ...]
+    packs: tuple[DrawnPack, ...]
 
 
 @dataclass(frozen=True)
-class Findings:
+class PlanFindings:
     """What ``treefold plan`` found: all that it prints and draws.
 
     ``packing``: the proof of what can be reached. ``bound_again``: the certificate's bound, recomputed; None where that
@@ -120,7 +120,7 @@ def describe_time(topology: Topology, ours: Prediction | None, rings: Prediction
     return f"{words}{but_missing(topology)}"
 
 
-def describe_plan(found: Findings) -> str:
+def describe_plan(found: PlanFindings) -> str:
     """Return a plan in words: what it is, the bound, what is reached, the proof, what holds it back."""
     topology, packing, chosen = found.topology, found.packing, found.chosen
     if chosen is None:
@@ -155,7 +155,7 @@ def _reached(topology: Topology, packing: TreePacking) -> str:
     return f"{trees}: gap 0, {'proved optimal' if topology.missing is None else 'for the links that the file has'}"
 
 
-def describe_certificate(found: Findings) -> str:
+def describe_certificate(found: PlanFindings) -> str:
     """Return the proof of the bound in a line, with what checking it again gave."""
     certificate = found.packing.certificate
     if certificate is None:
@@ -171,7 +171,7 @@ def describe_certificate(found: Findings) -> str:
     return f"{proof}; checked again: {'holds' if found.bound_again == certificate.bound else 'DOES NOT HOLD'}"
 
 
-def tabulate_packs(packs: Sequence[Pack]) -> Table:
+def tabulate_packs(packs: Sequence[DrawnPack]) -> Table:
     """Return the packs of a plan, the first of them."""
     rows = [
         [
@@ -193,7 +193,7 @@ def _short(name: str) -> str:
     return name.removeprefix("gpu:")
 
 
-def tabulate_predictions(found: Findings) -> Table:
+def tabulate_predictions(found: PlanFindings) -> Table:
     """Return the predicted times as a table: the best of treefold's methods beside what others do."""
     predictions = found.predictions
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
@@ -208,7 +208,7 @@ def tabulate_predictions(found: Findings) -> Table:
     return Table(("size", "treefold", "by", *BASELINES.values()), rows)
 
 
-def list_checks(found: Findings) -> tuple[Check, ...]:
+def list_checks(found: PlanFindings) -> tuple[Check, ...]:
     """Return what was checked again about a packing, for its page."""
     certificate, again = found.packing.certificate, found.bound_again
     if certificate is None:
@@ -224,7 +224,7 @@ def list_checks(found: Findings) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def to_plain(found: Findings) -> dict[str, Any]:
+def to_plain(found: PlanFindings) -> dict[str, Any]:
     """Return all of it, ready for ``json.dumps``; bandwidths that are infinite (one device) are null."""
     topology, packing, chosen = found.topology, found.packing, found.chosen
     is_one = packing.algbw is None
@@ -253,7 +253,7 @@ def _plain_prediction(one: Prediction) -> dict[str, Any]:
     return {"size": one.nbytes, "seconds": one.seconds, "method": one.method}
 
 
-def _predicted(found: Findings) -> list[dict[str, Any]]:
+def _predicted(found: PlanFindings) -> list[dict[str, Any]]:
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in found.predictions):
         best = best_of(found.predictions, nbytes, found.ours)

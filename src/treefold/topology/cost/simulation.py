@@ -106,7 +106,7 @@ class MovementTimes:
         return timeline
 
 
-def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
+def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _PipelineRun:
     """Simulate with whole packs and with the best number of chunks, and return the run that ends first."""
     # A set, because both numbers may be 1. The whole pack is tried as well: the formula assumes that packs end
     # together.
@@ -114,7 +114,7 @@ def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
     return min(runs, key=lambda run: run.duration_s(0.0))
 
 
-def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
+def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _PipelineRun:
     """Run the pipeline with so many chunks; if they are too many, run with fewer and extrapolate.
 
     Once the pipeline is full, every further chunk adds the same time, which two runs of different lengths show.
@@ -131,16 +131,16 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _R
     return dataclasses.replace(full, longer=longer / full.pipeline.now)
 
 
-def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
+def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _PipelineRun:
     if math.isfinite(reduce_bytes_per_s):
         lanes = Lanes(setting.topology, setting.tasks, setting.routes, counts_folds=True)
     else:
         lanes = setting.load.lanes
-    return _Run(setting, Pipeline(lanes, shown, setting.scale / num_chunks, reduce_bytes_per_s), num_chunks)
+    return _PipelineRun(setting, Pipeline(lanes, shown, setting.scale / num_chunks, reduce_bytes_per_s), num_chunks)
 
 
 @dataclass(frozen=True)
-class _Run:
+class _PipelineRun:
     """A pipeline that has run; the factor ``longer`` scales all its times."""
 
     setting: Setting

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from treefold.topology.drawing.packs import Pack
+from treefold.topology.drawing.packs import DrawnPack
 from treefold.topology.drawing.svg import LIGHT
 from treefold.topology.graph import Topology
 from treefold.topology.timeline import Activity, Span, Timeline
@@ -17,7 +17,7 @@ _SHAPES = {"device": "box", "host": "house", "switch": "hexagon", "nic": "cds"}
 _GIGA = 10**9
 
 
-def to_dot(topology: Topology, packs: Sequence[Pack] = ()) -> str:
+def to_dot(topology: Topology, packs: Sequence[DrawnPack] = ()) -> str:
     """Return the machine as an undirected graph, links labelled in GB/s and as thick as they are wide.
 
     The tree of every pack is drawn over it in a colour of its own: dashed, from device to device, arrows towards the
@@ -50,7 +50,7 @@ def _links(topology: Topology) -> Iterator[str]:
         yield f'  {_quoted(source)} -- {_quoted(target)} [label="{label}", penwidth={thick}];'
 
 
-def _trees(packs: Sequence[Pack]) -> Iterator[str]:
+def _trees(packs: Sequence[DrawnPack]) -> Iterator[str]:
     for number, pack in enumerate(packs):
         colour = LIGHT[number % len(LIGHT)]
         for sender, receiver in pack.pairs:

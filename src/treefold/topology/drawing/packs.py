@@ -14,7 +14,7 @@ _WAYS_DOWN = {Role.RESULT, Role.OUTPUT}
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class DrawnPack:
     """A pack on paper: its ``share`` of the values, and the (sender, receiver) of every copy that is folded.
 
     ``root``: where all contributions meet; None where every device folds them for itself.
@@ -41,19 +41,19 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PackGroup:
     """Packs of one shape, by their numbers."""
 
     numbers: tuple[int, ...]
-    packs: tuple[Pack, ...]
+    packs: tuple[DrawnPack, ...]
 
     @property
     def title(self) -> str:
         """Which pack, or how many, and what they carry together.
 
-        >>> Group((0,), (Pack(0.25, "gpu:0", ()),)).title
+        >>> PackGroup((0,), (DrawnPack(0.25, "gpu:0", ()),)).title
         'pack 0: 25.0%'
-        >>> Group((0, 2, 5), (Pack(0.25, "gpu:0", ()),) * 3).title
+        >>> PackGroup((0, 2, 5), (DrawnPack(0.25, "gpu:0", ()),) * 3).title
         '3 packs: 75.0%'
         """
         name = f"{len(self.packs)} packs" if len(self.packs) > 1 else f"pack {self.numbers[0]}"
@@ -68,7 +68,7 @@ class Group:
         return shares.pop() + (" each" if len(self.packs) > 1 else "")
 
 
-def packs_of(movement: Movement) -> tuple[Pack, ...]:
+def packs_of(movement: Movement) -> tuple[DrawnPack, ...]:
     """Return the packs of a movement."""
     pairs: dict[int, list[Ends]] = defaultdict(list)
     roots: dict[int, set[str]] = defaultdict(set)
@@ -85,18 +85,18 @@ def packs_of(movement: Movement) -> tuple[Pack, ...]:
                     pairs[action.pack].append((source.device, target.device))
     whole = sum(lengths.values())
     return tuple(
-        Pack(lengths[pack] / whole, next(iter(found)) if len(found) == 1 else None, tuple(pairs[pack]))
+        DrawnPack(lengths[pack] / whole, next(iter(found)) if len(found) == 1 else None, tuple(pairs[pack]))
         for pack, found in sorted(roots.items())
     )
 
 
-def group_packs(packs: Sequence[Pack], hosts: Sequence[Sequence[str]]) -> tuple[Group, ...]:
+def group_packs(packs: Sequence[DrawnPack], hosts: Sequence[Sequence[str]]) -> tuple[PackGroup, ...]:
     """Return the packs by shape, those that carry most first; ``hosts``: the devices of each host."""
     host_of = {device: number for number, devices in enumerate(hosts) for device in devices}
     found: dict[object, list[int]] = defaultdict(list)
     for number, pack in enumerate(packs):
         found[pack.shape(host_of)].append(number)
-    groups = (Group(tuple(numbers), tuple(packs[number] for number in numbers)) for numbers in found.values())
+    groups = (PackGroup(tuple(numbers), tuple(packs[number] for number in numbers)) for numbers in found.values())
     return tuple(sorted(groups, key=lambda group: -sum(pack.share for pack in group.packs)))
 
 

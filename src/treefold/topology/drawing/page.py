@@ -28,7 +28,7 @@ class Table(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class KeyFigure:
     """A number that matters: what it is, its value as written, and a few words of context."""
 
     name: str
@@ -70,7 +70,7 @@ class Page:
 
     title: str
     summary: str
-    figures: tuple[Figure, ...]
+    figures: tuple[KeyFigure, ...]
     checks: tuple[Check, ...]
     sections: tuple[Section, ...]
     facts: tuple[tuple[str, str], ...]
@@ -101,7 +101,7 @@ def _paragraph(words: str) -> str:
     return f"<p>{html.escape(words)}</p>" if words else ""
 
 
-def _figures(figures: Sequence[Figure]) -> str:
+def _figures(figures: Sequence[KeyFigure]) -> str:
     cards = "".join(
         f"<div><dt>{html.escape(f.name)}</dt><dd><strong>{html.escape(f.value)}</strong>"
         f"<span>{html.escape(f.note)}</span></dd></div>"

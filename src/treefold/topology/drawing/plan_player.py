@@ -23,7 +23,7 @@ from treefold.topology.drawing.machine_drawing import (
     machine_title,
 )
 from treefold.topology.drawing.machine_layout import MachineLayout, lay_out
-from treefold.topology.drawing.packs import Group, Pack, group_packs
+from treefold.topology.drawing.packs import DrawnPack, PackGroup, group_packs
 from treefold.topology.drawing.page import for_screens
 from treefold.topology.drawing.svg import LIGHT, drawing, element
 from treefold.topology.drawing.timeline_drawing import draw_timeline, shown_links, time_axis
@@ -44,7 +44,7 @@ _TERMS = (
 )
 
 
-def draw_player(topology: Topology, packs: Sequence[Pack], movement: Movement, timeline: Timeline) -> str:
+def draw_player(topology: Topology, packs: Sequence[DrawnPack], movement: Movement, timeline: Timeline) -> str:
     """Return the player as HTML: style, drawings, controls, data and script, all inside; nothing is loaded.
 
     ``timeline``: of ``movement``, whose packs these are. Without scripts the drawings are there all the same.
@@ -94,7 +94,7 @@ def _controls(timeline: Timeline) -> str:
     )
 
 
-def _packs(groups: Sequence[Group]) -> str:
+def _packs(groups: Sequence[PackGroup]) -> str:
     """Return a button per pack, those of one shape side by side, with what each carries behind them.
 
     Many are folded away. The script writes behind their number which of them is shown.
@@ -140,7 +140,7 @@ def _links(timeline: Timeline) -> list[tuple[str, str]]:
 
 
 def _data(
-    topology: Topology, layout: MachineLayout, groups: Sequence[Group], movement: Movement, timeline: Timeline
+    topology: Topology, layout: MachineLayout, groups: Sequence[PackGroup], movement: Movement, timeline: Timeline
 ) -> str:
     """Return what the script reads: times in microseconds, links as indexes, ``spans`` as starts and stops in turn."""
     numbers = {ends: number for number, ends in enumerate(_links(timeline))}

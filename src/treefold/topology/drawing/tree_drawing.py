@@ -11,7 +11,7 @@ from treefold.devices import Device
 from treefold.errors.words import counted
 from treefold.topology.drawing.machine_drawing import STYLE
 from treefold.topology.drawing.machine_layout import MachineLayout, lay_out
-from treefold.topology.drawing.packs import Group, Pack, group_packs
+from treefold.topology.drawing.packs import DrawnPack, PackGroup, group_packs
 from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
 from treefold.topology.graph import Topology, TopologyBuilder
 from treefold.topology.planning.ring import host_groups
@@ -24,7 +24,7 @@ MAX_TREES = 24
 _Point = tuple[float, float]
 
 
-def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[Pack], *, width: float = _PAPER) -> str:
+def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[DrawnPack], *, width: float = _PAPER) -> str:
     """Return the trees of these packs, one for those of one shape, as one SVG element."""
     marks, height = tree_marks(topology, layout, packs, width=width)
     words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
@@ -33,7 +33,7 @@ def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[Pack],
 
 
 def tree_marks(
-    topology: Topology, layout: MachineLayout, packs: Sequence[Pack], *, width: float, top: float = 0.0
+    topology: Topology, layout: MachineLayout, packs: Sequence[DrawnPack], *, width: float, top: float = 0.0
 ) -> tuple[str, float]:
     """Return the marks of the trees with the largest shares, laid out in rows, and where they end."""
     hosts = hosts_of(topology)
@@ -60,7 +60,7 @@ def tone(pack: int) -> str:
     return f"tf-tone-{pack % len(LIGHT)}"
 
 
-def _words(pack: Pack) -> str:
+def _words(pack: DrawnPack) -> str:
     edges = ", ".join(f"{sender} to {receiver}" for sender, receiver in pack.pairs)
     root = f"root {pack.root}" if pack.root is not None else "every device folds for itself"
     return f"{pack.share:.2%} of the values, {root}; {edges}."
@@ -116,7 +116,7 @@ def _fitted(
     }
 
 
-def _tree(group: Group, points: Mapping[str, _Point]) -> str:
+def _tree(group: PackGroup, points: Mapping[str, _Point]) -> str:
     number, pack = group.numbers[0], group.packs[0]
     more = len(group.packs) - 1
     words = f" {more} more of this shape." if more else ""
@@ -161,7 +161,7 @@ def _edge(start: _Point, end: _Point, dot: float) -> str:
 def draw_bare_packing(packing: TreePacking) -> str:
     """Return the trees of a packing, one for those of one shape, as one SVG element; devices stand by their edges."""
     edges = _edges(packing)
-    packs = [Pack(float(tree.share), tree.root, tree.pairs) for tree in packing.trees]
+    packs = [DrawnPack(float(tree.share), tree.root, tree.pairs) for tree in packing.trees]
     marks, height = tree_marks(edges, lay_out(edges), packs, width=_PAPER)
     title = f"{counted(len(packs), 'tree')} on {counted(len(packing.devices), 'device')}"
     parts = [element("style", STYLE), marks]

@@ -10,7 +10,7 @@ from itertools import combinations
 from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.graph import Topology
-from treefold.topology.machine import Machine
+from treefold.topology.machine import MachineFacts
 from treefold.topology.parsers.clusters import Clusters
 
 MAX_GPUS = 256
@@ -86,7 +86,7 @@ def build(tables: AmdTables) -> Topology:
         ParseError: link types that are neither xGMI nor PCIe, or not the same both ways.
 
     """
-    machine = Machine()
+    machine = MachineFacts()
     count = len(tables.names)
     types = {pair: _link_type(tables, *pair) for pair in combinations(range(count), 2)}
     if None in types.values():
@@ -119,7 +119,7 @@ def _link_type(tables: AmdTables, i: int, j: int) -> str | None:
     return next(iter(found), None)
 
 
-def _add_xgmi(machine: Machine, tables: AmdTables, pairs: Sequence[Pair]) -> None:
+def _add_xgmi(machine: MachineFacts, tables: AmdTables, pairs: Sequence[Pair]) -> None:
     """Add a link for each pair that has one of its own: at the tool's bandwidth, else at that of the slowest kind."""
     stated = _stated_gb_per_s(tables, pairs)
     unstated = [pair for pair in pairs if pair not in stated]
@@ -158,7 +158,7 @@ def _least_weight(tables: AmdTables, pairs: Sequence[Pair], *, among: Sequence[P
     return [pair for pair in pairs if weights[pair] in {least, None}]
 
 
-def _add_pcie(machine: Machine, tables: AmdTables, by_pcie: Sequence[tuple[int, int]]) -> None:
+def _add_pcie(machine: MachineFacts, tables: AmdTables, by_pcie: Sequence[tuple[int, int]]) -> None:
     sockets, hops = Clusters(len(tables.names)), tables.titled("hops")
     if tables.numa:
         known = sorted(tables.numa)

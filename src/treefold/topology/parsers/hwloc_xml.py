@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.graph import Topology
-from treefold.topology.machine import SWITCH_NAMES, Machine, numa_topology
+from treefold.topology.machine import SWITCH_NAMES, MachineFacts, numa_topology
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_GPUS, MAX_NUMA_NODES, MAX_PACKAGES = 1024, 1024, 64
@@ -30,10 +30,10 @@ _PACKAGES, _IO = {"Package", "Socket"}, {"Bridge", "PCIDev", "OSDev"}
 
 
 @dataclass(slots=True)
-class _File:
+class _HwlocFile:
     """The findings of one walk over the objects."""
 
-    machine: Machine = field(default_factory=Machine)
+    machine: MachineFacts = field(default_factory=MachineFacts)
     gpus: dict[str, tuple[Element, str, float]] = field(default_factory=dict)  # bus id: element, parent, GB/s
     owner: dict[str, str] = field(default_factory=dict)  # gp_index of a PCI or OS device: bus id
     makers: dict[str, str] = field(default_factory=dict)  # bus id: vendor
@@ -55,7 +55,7 @@ def parse(text: str) -> Topology:
 
     """
     root = read_xml(text)
-    file = _File()
+    file = _HwlocFile()
     packages = [element for element in root.iter("object") if element.get("type") in _PACKAGES]
     if len(packages) > MAX_PACKAGES:
         raise ParseError.too_much("packages", len(packages), MAX_PACKAGES)
@@ -89,7 +89,7 @@ def _between_sockets(root: Element) -> float:
     return rates.between_sockets_gb_per_s(info.get("Architecture", ""), info.get("CPUVendor", ""), family, model)
 
 
-def _walk(file: _File, top: Element, between: float) -> None:
+def _walk(file: _HwlocFile, top: Element, between: float) -> None:
     todo = [(top, "", "", top)]
     below: dict[int, str] = {}  # by identity of what a bridge hangs on
     while todo:
@@ -117,7 +117,7 @@ def _walk(file: _File, top: Element, between: float) -> None:
         todo += [(child, socket, parent, element) for child in reversed(element.findall("object"))]
 
 
-def _socket_below(file: _File, holder: Element, between: float) -> str:
+def _socket_below(file: _HwlocFile, holder: Element, between: float) -> str:
     """Return the only package below what a bridge hangs on; else a hub that all packages join."""
     below = list(file.packages.values())
     if len(below) > 1:
@@ -128,7 +128,7 @@ def _socket_below(file: _File, holder: Element, between: float) -> str:
     return "machine"
 
 
-def _add_device(file: _File, element: Element, parent: str) -> None:
+def _add_device(file: _HwlocFile, element: Element, parent: str) -> None:
     found = _PCI_TYPE.match(element.get("pci_type", ""))
     bus_id = _bus_id(element)
     pci_class, vendor = (found[1], found[2]) if found else ("", "")
@@ -152,7 +152,7 @@ def _add_device(file: _File, element: Element, parent: str) -> None:
         file.machine.add(name, "nic", parent=parent, gb_per_s=_slot_gb_per_s(file, element))
 
 
-def _gpu_names(file: _File) -> dict[str, str]:
+def _gpu_names(file: _HwlocFile) -> dict[str, str]:
     """Number GPUs as NVML or ROCm SMI did, if the file has it; else in order of bus id."""
     numbers: dict[str, int] = {}
     for bus_id, (element, _, _) in file.gpus.items():
@@ -165,7 +165,7 @@ def _gpu_names(file: _File) -> dict[str, str]:
     return {bus_id: f"gpu:{number}" for bus_id, number in numbers.items()}
 
 
-def _slot_gb_per_s(file: _File, element: Element) -> float:
+def _slot_gb_per_s(file: _HwlocFile, element: Element) -> float:
     text = element.get("pci_link_speed", "0")
     if not re.fullmatch(r"\d{1,5}(\.\d{1,9})?", text):
         raise ParseError.bad_field("A pci_link_speed", text, "GB/s, such as 15.753846")
@@ -176,7 +176,7 @@ def _slot_gb_per_s(file: _File, element: Element) -> float:
     return round(raw * rates.PCIE_GEN3_X16 / rates.PCIE_RAW_GEN3_X16, 3)
 
 
-def _read_matrix(file: _File, matrix: Element, names: dict[str, str]) -> None:
+def _read_matrix(file: _HwlocFile, matrix: Element, names: dict[str, str]) -> None:
     """Add the NVLinks or xGMI links of a bandwidth matrix, which is in MB/s."""
     name = matrix.get("name", "")
     kind = {"NVLinkBandwidth": "nvlink", "XGMIBandwidth": "xgmi"}.get(name, "")
@@ -194,7 +194,7 @@ def _read_matrix(file: _File, matrix: Element, names: dict[str, str]) -> None:
                 _add_link(file, names, source, index, gb_per_s=gb_per_s, kind=kind)
 
 
-def _add_link(file: _File, names: dict[str, str], source: str, index: str, *, gb_per_s: float, kind: str) -> None:
+def _add_link(file: _HwlocFile, names: dict[str, str], source: str, index: str, *, gb_per_s: float, kind: str) -> None:
     """Add a GPU's links to what has the gp_index: a GPU, an NVSwitch, or a CPU (POWER8 and POWER9)."""
     machine, gpu, target = file.machine, names[source], file.owner.get(index, "")
     maker = file.makers.get(target, "")
@@ -212,13 +212,13 @@ def _add_link(file: _File, names: dict[str, str], source: str, index: str, *, gb
     machine.add_link(gpu, end, gb_per_s=gb_per_s, kind=kind)
 
 
-def _socket_above(machine: Machine, name: str) -> str:
+def _socket_above(machine: MachineFacts, name: str) -> str:
     while name in machine.pcie:
         name = machine.pcie[name].parent
     return name
 
 
-def _numa_machine(file: _File, between: float) -> Topology:
+def _numa_machine(file: _HwlocFile, between: float) -> Topology:
     """Return the NUMA nodes that have CPUs as devices, one for those of the same CPUs."""
     cpusets = {cpuset for node in file.numa if (cpuset := node.get("cpuset", "")).strip("0x,")}
     count = max(len(cpusets), 1)

@@ -17,7 +17,7 @@ from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.gpus import has_sxm_parts, likely_kind
 from treefold.topology.graph import Topology
-from treefold.topology.machine import SWITCH_NAMES, Machine
+from treefold.topology.machine import SWITCH_NAMES, MachineFacts
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_CPUS, MAX_GPUS = 64, 1024
@@ -47,10 +47,10 @@ class _Gpu:
 
 
 @dataclass(slots=True)
-class _File:
+class _NcclFile:
     """The findings of one walk over the file, before GPUs have names."""
 
-    machine: Machine
+    machine: MachineFacts
     hosts: tuple[str, ...]  # their hashes
     has_gpu_elements: bool
     intel: set[str] = field(default_factory=set)
@@ -82,7 +82,7 @@ def parse(text: str) -> Topology:
     if len(cpus) > MAX_CPUS:
         raise ParseError.too_much("<cpu> elements", len(cpus), MAX_CPUS)
     hosts = tuple(dict.fromkeys(cpu.get("host_hash", "") for cpu in cpus))
-    file = _File(Machine(), hosts, has_gpu_elements=next(root.iter("gpu"), None) is not None)
+    file = _NcclFile(MachineFacts(), hosts, has_gpu_elements=next(root.iter("gpu"), None) is not None)
     for number, cpu in enumerate(cpus):
         _read_cpu(file, cpu, number)
     if not file.gpus:
@@ -99,7 +99,7 @@ def parse(text: str) -> Topology:
     return file.machine.build(every_pair=True)
 
 
-def _read_cpu(file: _File, cpu: Element, number: int) -> None:
+def _read_cpu(file: _NcclFile, cpu: Element, number: int) -> None:
     host = file.hosts.index(cpu.get("host_hash", ""))
     name = file.on(host, f"numa:{cpu.get('numaid', number)}")[:80]
     if name in file.machine.sockets:
@@ -138,11 +138,11 @@ def _kind(element: Element, *, has_gpu_elements: bool) -> str:
     return "device" if pci_class.startswith(_GPU_CLASSES) and not has_gpu_elements else ""
 
 
-def _switch_name(file: _File, address: _Address) -> str:
+def _switch_name(file: _NcclFile, address: _Address) -> str:
     return file.on(address.host, f"pci {address.bus_id}")
 
 
-def _add_slot(file: _File, kind: str, address: _Address, socket: str, parent: str, element: Element) -> None:
+def _add_slot(file: _NcclFile, kind: str, address: _Address, socket: str, parent: str, element: Element) -> None:
     """Add a GPU or a PCIe switch."""
     if address in file.gpus or address in file.switches:
         raise ParseError.twice("bus id", address.bus_id)
@@ -153,7 +153,7 @@ def _add_slot(file: _File, kind: str, address: _Address, socket: str, parent: st
     file.slots.append((kind, address, parent, element))
 
 
-def _add_nic(file: _File, host: int, bus_id: str, parent: str, element: Element) -> None:
+def _add_nic(file: _NcclFile, host: int, bus_id: str, parent: str, element: Element) -> None:
     """Add a NIC in a slot, or one below a CPU that has no bus id."""
     names = [net.get("name") or f"net{net.get('dev', '')}" for net in element.iter("net")]
     own = bus_id or str(len(file.slots))
@@ -166,7 +166,7 @@ def _add_nic(file: _File, host: int, bus_id: str, parent: str, element: Element)
     file.slots.append(("nic", name, parent, element))
 
 
-def _name_gpus(file: _File) -> None:
+def _name_gpus(file: _NcclFile) -> None:
     """Name GPUs by the number that the file gives them, if it gives each one of its own; else in order of bus id."""
     gpus = list(file.gpus.values())
     for attribute in ("dev", "rank"):
@@ -182,7 +182,7 @@ def _name_gpus(file: _File) -> None:
         file.machine.ids[gpu.name] = (gpu.slot.get("vendor", ""), gpu.slot.get("device", ""))
 
 
-def _place(file: _File) -> None:
+def _place(file: _NcclFile) -> None:
     """Put GPUs, NICs and switches into the PCIe tree."""
     for kind, of, parent, element in file.slots:
         gb_per_s = rates.pcie_gb_per_s(element.get("link_speed", ""), _width(element))
@@ -197,7 +197,7 @@ def _place(file: _File) -> None:
         file.machine.add(name, kind, parent=parent, gb_per_s=gb_per_s)
 
 
-def _nic_gb_per_s(file: _File, element: Element, slot_gb_per_s: float) -> float:
+def _nic_gb_per_s(file: _NcclFile, element: Element, slot_gb_per_s: float) -> float:
     """Return what a NIC passes on: its ports together, or its slot where that is narrower."""
     total = 0.0
     for net in element.iter("net"):
@@ -210,7 +210,7 @@ def _nic_gb_per_s(file: _File, element: Element, slot_gb_per_s: float) -> float:
     return fastest if fastest < float("inf") else rates.net_gb_per_s(10_000)  # as NCCL, where the speed is unknown
 
 
-def _read_links(file: _File, gpu: _Gpu) -> None:
+def _read_links(file: _NcclFile, gpu: _Gpu) -> None:
     """Add the NVLinks, xGMI links and C2C links of one GPU."""
     if gpu.element is None:
         return
@@ -227,7 +227,7 @@ def _read_links(file: _File, gpu: _Gpu) -> None:
             file.machine.add_link(gpu.name, gpu.socket, gb_per_s=gb_per_s, kind="c2c")
 
 
-def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None:
+def _add_link(file: _NcclFile, gpu: _Gpu, element: Element, gb_per_s: float) -> None:
     target, target_class = element.get("target", ""), element.get("tclass", "")
     address = gpu.address._replace(bus_id=_bus_id(target, strict=False))
     if address == gpu.address:
@@ -245,7 +245,7 @@ def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None
     file.machine.add_link(gpu.name, end, gb_per_s=gb_per_s, kind=element.tag)
 
 
-def _unshown(file: _File) -> str:
+def _unshown(file: _NcclFile) -> str:
     """Return the kind of links that the GPUs may have though the file shows none, empty where it would show them.
 
     Links stand in ``<gpu>`` elements, which files for ``NCCL_TOPO_FILE`` often leave to NCCL; some have ``<gpu>``
@@ -259,7 +259,7 @@ def _unshown(file: _File) -> str:
     return "nvlink" if is_nvidia and any(has_sxm_parts(_whole(element, "sm", 0)) for element in unknown) else ""
 
 
-def _note(file: _File) -> None:
+def _note(file: _NcclFile) -> None:
     notes = file.machine.notes
     if not file.has_gpu_elements:
         notes.append(

@@ -15,7 +15,7 @@ from fractions import Fraction
 from treefold.topology.cost.routes import LAUNCH_S, alpha_s, alternatives
 from treefold.topology.graph import Topology
 from treefold.topology.planning.host_shares import port_rates
-from treefold.topology.planning.tree_packing import Tree
+from treefold.topology.planning.tree_packing import SpanningTree
 
 _MOST_WIDTHS = 8
 
@@ -38,11 +38,11 @@ class RingPacking:
         return len(self.orders) * self.bytes_per_s
 
     @property
-    def trees(self) -> tuple[Tree, ...]:
+    def trees(self) -> tuple[SpanningTree, ...]:
         """All rings as trees: n packs per ring, whose shares are equal."""
         count = len(self.orders)
         found = [tree for order in self.orders for tree in ring_trees(order)]
-        return tuple(Tree(tree.share / count, tree.root, tree.up, tree.down) for tree in found)
+        return tuple(SpanningTree(tree.share / count, tree.root, tree.up, tree.down) for tree in found)
 
     def predict_s(self, nbytes: float) -> float:
         """Return T = 2·(n − 1)·(alpha + S/(n·c)), launch included: ``nbytes`` bytes per device along the rings.
@@ -55,7 +55,7 @@ class RingPacking:
         return LAUNCH_S + 2 * (count - 1) * (self.alpha_s + nbytes / (count * float(self.total)))
 
 
-def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
+def ring_trees(order: Sequence[str]) -> tuple[SpanningTree, ...]:
     """Return the trees that together are a ring: n packs, the i-th folded around the ring up to its i-th device.
 
     From there its result goes on around. Every link of the ring carries 2·(n − 1)/n of the values. ``order``: the
@@ -71,7 +71,7 @@ def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
         around = [order[(root + 1 + position) % count] for position in range(count)]
         up = tuple(itertools.pairwise(around))
         down = tuple(itertools.pairwise((order[root], *around[:-1])))
-        trees.append(Tree(Fraction(1, count), order[root], up, down))
+        trees.append(SpanningTree(Fraction(1, count), order[root], up, down))
     return tuple(trees)
 
 

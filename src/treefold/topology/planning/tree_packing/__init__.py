@@ -1,12 +1,12 @@
 """The optimal packing of spanning trees into a machine's links, and plans along them."""
 
 from treefold.topology.planning.tree_packing.optimal import Packer, optimal_packing
-from treefold.topology.planning.tree_packing.packing import Certificate, Tree, TreePacking, along, along_packing
+from treefold.topology.planning.tree_packing.packing import Certificate, SpanningTree, TreePacking, along, along_packing
 
 __all__ = [
     "Certificate",
     "Packer",
-    "Tree",
+    "SpanningTree",
     "TreePacking",
     "along",
     "along_packing",

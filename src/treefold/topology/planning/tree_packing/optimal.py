@@ -30,7 +30,7 @@ from treefold.topology.planning.tree_packing.columns import (
 )
 from treefold.topology.planning.tree_packing.exact import Counts, certify, exact_shares, reached
 from treefold.topology.planning.tree_packing.network import Array, Network, Route
-from treefold.topology.planning.tree_packing.packing import Certificate, Tree, TreePacking
+from treefold.topology.planning.tree_packing.packing import Certificate, SpanningTree, TreePacking
 from treefold.topology.planning.tree_packing.symmetry import Shift, all_images, find_shifts, row_groups, row_map
 
 _LARGE = 100  # above this many devices, symmetry is used
@@ -122,7 +122,7 @@ class Packer:
     def _packed(self, packs: int | None, max_depth: int | None) -> TreePacking:
         machine = self._machine
         if len(machine.devices) == 1:
-            only = Tree(Fraction(1, packs or 1), machine.devices[0], (), ())
+            only = SpanningTree(Fraction(1, packs or 1), machine.devices[0], (), ())
             return TreePacking(machine.devices, (only,) * (packs or 1), None, None)
         certificate = self._certificate
         oracle, solution = self._solution(max_depth)
@@ -244,10 +244,10 @@ def _enriched(pool: _Pool, further: tuple[Column, ...]) -> _Pool:
     return _Pool(columns, pool.images, np.array([column.loads for column in columns]).T, rates)
 
 
-def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None) -> tuple[Tree, ...]:
+def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None) -> tuple[SpanningTree, ...]:
     """Return the rooted trees of positive weight; with ``packs``, one tree per unit of weight."""
     total, num_trees_at = sum(weights), Counter[str]()
-    trees = list[Tree]()
+    trees = list[SpanningTree]()
     for number, weight in enumerate(weights):
         image, index = divmod(number, len(pool.columns))
         times, share = (min(weight, 1), Fraction(weight, total)) if packs is None else (weight, Fraction(1, packs))
@@ -260,13 +260,13 @@ def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None
 
 def _tree(
     machine: Topology, column: Column, names: dict[str, str], share: Fraction, num_trees_at: Counter[str]
-) -> Tree:
+) -> SpanningTree:
     def moved(edge: tuple[int, int]) -> Route:
         return tuple(names[node] for node in column.route_of[edge])
 
     if not column.is_mirrored:
         down = tuple(moved(edge) for edge in column.down)
-        return Tree(share, names[machine.devices[column.root]], tuple(moved(edge) for edge in column.up), down)
+        return SpanningTree(share, names[machine.devices[column.root]], tuple(moved(edge) for edge in column.up), down)
     routes = [moved(edge) for edge in column.route_of]
     return rooted_tree(machine, share, {(route[0], route[-1]): route for route in routes}, num_trees_at)
 
@@ -391,7 +391,7 @@ Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its 
 
 def rooted_tree(
     topology: Topology, share: Fraction, routes: Mapping[tuple[str, str], Route], num_trees_at: Mapping[str, int]
-) -> Tree:
+) -> SpanningTree:
     """Return the tree of these routes, rooted at a device whose latency to the farthest device is least.
 
     ``routes``: both directions of every edge. Among several such devices, the root is the one with the fewest trees so
@@ -407,7 +407,7 @@ def rooted_tree(
     walk = _walk(adjacent, root)
     down = tuple(routes[parent, child] for child, (parent, _) in walk.items() if child != root)
     up = tuple(routes[child, parent] for child, (parent, _) in reversed(walk.items()) if child != root)
-    return Tree(share, root, up, down)
+    return SpanningTree(share, root, up, down)
 
 
 def _centres(adjacent: Adjacent) -> set[str]:

@@ -16,7 +16,7 @@ from treefold.topology.planning.tree_packing.network import Route
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class SpanningTree:
     """The tree of one pack, which is ``share`` of the values.
 
     The values are folded along ``up`` to ``root``, and the result goes along ``down`` to all devices. A route names all
@@ -84,7 +84,7 @@ class TreePacking:
     """
 
     devices: tuple[str, ...]
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     algbw: Fraction | None
     certificate: Certificate | None
     notes: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class TreePacking:
 _PACK = 0
 
 
-def along(trees: Sequence[Tree], words: str, notes: tuple[str, ...] = ()) -> Method:
+def along(trees: Sequence[SpanningTree], words: str, notes: tuple[str, ...] = ()) -> Method:
     """Return the method that folds each tree's share of the values along it."""
     shares = tuple(tree.share for tree in trees)
     return Method(shares, lambda builder, pack, number: add_tree(builder, pack, trees[number]), words, notes)
@@ -134,7 +134,7 @@ def along_packing(packing: TreePacking) -> Method:
     return along(packing.trees, words, packing.notes)
 
 
-def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
+def add_tree(builder: PlanBuilder, pack: Pack, tree: SpanningTree) -> None:
     """Reduce a pack along a tree to its root and send the result back to all of the tree's devices.
 
     The values' devices must be the tree's and the destinations, in any order. A copy from device to device is one hop,
@@ -169,7 +169,7 @@ def _heights(pairs: Sequence[tuple[str, str]]) -> Mapping[str, int]:
     return heights
 
 
-def _spread(builder: PlanBuilder, pack: Pack, tree: Tree, result: Range, number: int, stage: int) -> None:
+def _spread(builder: PlanBuilder, pack: Pack, tree: SpanningTree, result: Range, number: int, stage: int) -> None:
     here, depth = {tree.root: result}, {tree.root: 0}
     builder.unpack(result, pack, number, stage)
     # All copies to one depth share a step: what has arrived in it is passed on, and unpacked, in the next.
