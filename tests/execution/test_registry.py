@@ -10,18 +10,17 @@ from treefold import CommunicationOptions, HierarchicalCopyAllReduce, PerReplica
 from treefold.backends import additional_backend
 from treefold.errors import ArgumentError, PlanError
 from treefold.execution import LOCAL, Executor, _executors, additional_executor
-from treefold.plan import from_json
+from treefold.plan import ExecutorTraits, from_json
 from treefold.testing import FakeBackend
 
 SOURCES = Path(treefold.__file__).parent
+TRAITS = ExecutorTraits(own_promise="what was dreamt of elsewhere", manner="far away")
 
 
 class Elsewhere(Executor):
     """An executor that treefold does not know: it takes the arrays of fake devices, and notes what it is given."""
 
     name = "elsewhere"
-    own_promise = "what was dreamt of elsewhere"
-    manner = "far away"
     honours_timeout = True
 
     def __init__(self):
@@ -51,7 +50,7 @@ def fake():
 @pytest.fixture
 def elsewhere():
     """Return one more executor, which is registered."""
-    with additional_executor(Elsewhere()) as executor:
+    with additional_executor(Elsewhere(), TRAITS) as executor:
         yield executor
 
 
@@ -95,9 +94,9 @@ class TestAdditionalExecutor:
             HierarchicalCopyAllReduce().reduce("sum", value, value, CommunicationOptions(implementation="RING"))
 
     def test_is_known_inside_the_block_only(self, fake):
-        """A plan that names it holds there, and nowhere else."""
+        """A plan that names it holds there, and nowhere else; it still says how it ran."""
         value = replicas(fake)
-        with additional_executor(Elsewhere()):
+        with additional_executor(Elsewhere(), TRAITS):
             plan = HierarchicalCopyAllReduce().plan(value, value)
             assert from_json(plan.to_json()) == plan
         with pytest.raises(
@@ -105,6 +104,8 @@ class TestAdditionalExecutor:
             match='executor \'elsewhere\' is not "host", "local", "graph", "cuda", "nccl", "shared_memory" or "hosts"',
         ):
             from_json(plan.to_json())
+        assert plan.traits == TRAITS
+        assert "elsewhere, far away" in str(plan)
 
     def test_has_a_name_of_its_own(self, elsewhere):
         """Plans name executors."""
@@ -127,13 +128,8 @@ def mentions(text):
 
 class TestNames:
     def test_are_their_own_modules_alone(self):
-        """An executor's file names it, and ``executor_traits.py`` the one that plans are walked by; nobody compares."""
-        own = {
-            "execution/host_memory.py",
-            "execution/gpus.py",
-            "execution/group_executors.py",
-            "plan/executor_traits.py",
-        }
+        """An executor's file names it, and ``plan.py`` what plans say of it; nobody compares."""
+        own = {"execution/host_memory.py", "execution/gpus.py", "plan/plan.py"}
         texts = {
             path.relative_to(SOURCES).as_posix(): path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")
         }

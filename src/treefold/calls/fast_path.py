@@ -17,7 +17,6 @@ from treefold.calls.reader import Pair, Reading, Tree
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.executor_traits import executor_traits
 from treefold.reduce_op import ReduceOp
 from treefold.values import Mirrored, unflatten
 
@@ -99,7 +98,7 @@ class KnownCalls:
 
 def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results) -> bool:
     """Tell whether a plan's executor can write into targets: host arrays may stand for a result on any device."""
-    if executor_traits(plan.executor).shares_memory:
+    if plan.traits.shares_memory:
         return True
     pairs = zip(backends, targets, strict=False)
     return set(plan.devices).issuperset(backend.device_of(array) for backend, arrays in pairs for array in arrays)

@@ -9,12 +9,12 @@ from treefold.backends import ArrayBackend
 from treefold.errors import PlanError
 from treefold.errors.words import short
 from treefold.execution.gpus import CudaExecutor, NcclExecutor
-from treefold.execution.group_executors import HostsExecutor, SharedMemoryExecutor
 from treefold.execution.host_memory import GraphExecutor, HostExecutor
 from treefold.execution.interface import CallSummary, Executor, Operand, Repeat, Results
 from treefold.execution.local import LocalExecutor
 from treefold.fold import Fold
-from treefold.plan import Plan, executor_traits
+from treefold.plan import ExecutorTraits, Plan
+from treefold.plan.plan import EXECUTORS
 
 __all__ = [
     "HOST",
@@ -32,22 +32,10 @@ __all__ = [
 ]
 
 HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()
-SHARED_MEMORY, HOSTS = SharedMemoryExecutor(), HostsExecutor()
-
 #: One line adds an executor. Later ones are for fewer calls, and are asked first.
 _executors: dict[str, Executor] = {
-    executor.name: executor
-    for executor in (
-        HOST,
-        LOCAL,
-        GraphExecutor(),
-        CudaExecutor(),
-        NCCL,
-        SHARED_MEMORY,
-        HOSTS,
-    )
+    executor.name: executor for executor in (HOST, LOCAL, GraphExecutor(), CudaExecutor(), NCCL)
 }
-executor_traits.know(_executors)
 
 
 def executor_of(name: str) -> Executor:
@@ -68,20 +56,22 @@ def choose_executor(call: CallSummary, asked: Executor | None = None) -> Executo
 
 
 @contextlib.contextmanager
-def additional_executor(executor: Executor) -> Iterator[Executor]:
+def additional_executor(executor: Executor, traits: ExecutorTraits | None = None) -> Iterator[Executor]:
     """Register an executor inside the ``with`` block, where it is asked first. Its plans cannot run outside.
+
+    ``traits``: what its plans say and promise; None for an executor that walks their steps.
 
     Raises:
         ValueError: there is one of this name.
 
     """
-    if executor.name in _executors:
+    if executor.name in EXECUTORS:
         raise ValueError(executor.name)
-    _executors[executor.name] = executor
+    _executors[executor.name], EXECUTORS[executor.name] = executor, traits or ExecutorTraits()
     try:
         yield executor
     finally:
-        del _executors[executor.name]
+        del _executors[executor.name], EXECUTORS[executor.name]
 
 
 def execute(

@@ -13,7 +13,7 @@ from treefold.execution.interface import CallSummary, Executor, Operand, Repeat,
 from treefold.fold import Fold
 from treefold.options import CommunicationImplementation
 from treefold.plan import Plan
-from treefold.plan.executor_traits import STEP_BY_STEP
+from treefold.plan.plan import STEP_BY_STEP
 
 #: The environment variable that chooses the executor on GPUs: the framework's operations, or ``CudaExecutor``.
 VARIABLE = "TREEFOLD_GPU_EXECUTOR"
@@ -28,8 +28,6 @@ class CudaExecutor(Executor):
     """PyTorch's tensors on GPUs: a kernel where all are on one, streams of chunks where they are on several."""
 
     name = "cuda"
-    most_devices_in_one_pass = 1
-    manner = "chunks of all steps in flight together"
 
     def refusal(self, call: CallSummary) -> str:
         """Refuse what is not PyTorch's or not on a GPU, and what ``TREEFOLD_GPU_EXECUTOR`` leaves to another.
@@ -98,8 +96,6 @@ class NcclExecutor(Executor):
     """NCCL, between PyTorch's tensors on different GPUs of this process."""
 
     name = "nccl"
-    own_promise = "the same bits on every destination; on every run, if NCCL chooses the same way"
-    manner = "in place of the copies and combinations of a pack, wherever it does the same"
     is_on_request = True
     honours_timeout = True
     implementations = frozenset({CommunicationImplementation.AUTO, CommunicationImplementation.NCCL})

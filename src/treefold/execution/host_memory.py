@@ -8,7 +8,6 @@ when the graph runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ class HostExecutor(Executor):
     """Host memory: one pass of the native core, or NumPy, over the arrays where they lie."""
 
     name = "host"
-    shares_memory = True
-    most_devices_in_one_pass = math.inf
 
     @property
     def kernel(self) -> str:
@@ -181,8 +178,6 @@ class GraphExecutor(Executor):
     """TensorFlow's graphs on CPU devices: the bits of the eager call, from the same kernels."""
 
     name = "graph"
-    shares_memory = True
-    most_devices_in_one_pass = math.inf
 
     @property
     def kernel(self) -> str:

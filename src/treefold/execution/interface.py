@@ -15,7 +15,6 @@ from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.fold import Fold
 from treefold.options import CommunicationImplementation
 from treefold.plan import Plan
-from treefold.plan.executor_traits import ExecutorTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +69,11 @@ class Repeat(Protocol):
         """
 
 
-class Executor(ExecutorTraits, abc.ABC):
+class Executor(abc.ABC):
     """Runs plans. One object serves all calls, from many threads; making it loads no framework."""
 
+    #: The name by which plans refer to it.
+    name: str
     #: Whether it runs those calls only whose ops class asks for it.
     is_on_request: bool = False
     #: Whether there is ``run_within``, for calls with ``timeout_seconds``; elsewhere the option is refused.

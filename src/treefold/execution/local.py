@@ -14,8 +14,8 @@ from treefold.execution.actions import leaf_actions, outputs
 from treefold.execution.interface import CallSummary, Executor, Operand, Results, handed_over
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.executor_traits import STEP_BY_STEP
 from treefold.plan.ir import Action, Range, Role
+from treefold.plan.plan import STEP_BY_STEP
 
 
 class LocalExecutor(Executor):

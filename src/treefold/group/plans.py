@@ -12,13 +12,13 @@ from fractions import Fraction
 from treefold.calls.entry import Entry
 from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
-from treefold.execution import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
 from treefold.group.protocol import FRAME_ROOM
 from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in
 from treefold.plan.ir import Copy, Leaf, Role
+from treefold.plan.plan import HOSTS, SHARED_MEMORY
 from treefold.planners import LeafWork, PlanBuilder, add_one_pass, add_one_shot
 from treefold.planners.direct import direct
 from treefold.reduce_op import ReduceOp
@@ -149,7 +149,7 @@ def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: Layout) ->
     builder = PlanBuilder(reduction.work(replicas))
     algorithm, is_exact, notes = "direct", False, tuple[str, ...]()
     executor = SHARED_MEMORY if len(layout.hosts) == 1 else HOSTS
-    if executor is SHARED_MEMORY:
+    if executor == SHARED_MEMORY:
         for index in range(len(builder.work)):
             add_one_pass(builder, index)
     elif reduction.is_inline(replicas):
@@ -168,8 +168,8 @@ def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: Layout) ->
         collective="all_reduce" if reduction.collective == "all_reduce" else "reduce",
         algorithm=algorithm,
         paths=tuple(part.path for part in reduction.entry.parts),
-        executor=executor.name,
-        kernel=executor.kernel,
+        executor=executor,
+        kernel="native",  # the same name on all ranks, whatever proves sums exact there
         accumulate=reduction.fold.manner,
         notes=notes,
         is_exact=is_exact,

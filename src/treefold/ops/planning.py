@@ -19,6 +19,7 @@ from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy, by_dtype, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.ir import Goal, Leaf
+from treefold.plan.plan import EXECUTORS
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_one_pass, add_star
 from treefold.planners.method import AddPack, Method
 
@@ -102,7 +103,7 @@ class Request:
     @property
     def is_on_one_memory(self) -> bool:
         """Whether the executor folds each element once: on one memory, a tree would only move it more often."""
-        return self.executor.runs_in_one_pass(self.call.devices)
+        return EXECUTORS[self.executor.name].runs_in_one_pass(self.call.devices)
 
     @property
     def key(self) -> Hashable:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from treefold.devices import device_type
 from treefold.dtypes import itemsize
 from treefold.errors import PlanError
 from treefold.errors.words import bytes_in_words, counted, listed, short
-from treefold.plan.executor_traits import STEP_BY_STEP, executor_traits
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Hop, Role, Step
 from treefold.plan.movement import Movement, drawn, hops_of
 from treefold.plan.serialize import (
@@ -54,14 +54,60 @@ _SHOWN = 6  # of one kind in a line; the rest is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorTraits:
+    """What an executor can do, as far as the checks, the guarantee and the text of its plans depend on it.
+
+    ``shares_memory``: all devices are in one host's memory, so that each can read the others and nothing travels;
+    ``joins_ranks``: that memory is of several processes, whose devices have ranks. ``most_devices_in_one_pass``: on so
+    many it folds in one pass, in replica order, without the steps; 0: never. ``own_promise``: the guarantee of plans
+    whose folds the executor itself orders. ``manner``: how it runs a plan that is not one pass, in words.
+    """
+
+    shares_memory: bool = False
+    joins_ranks: bool = False
+    most_devices_in_one_pass: float = 0
+    own_promise: str = ""
+    manner: str = "step by step"
+
+    def reaches(self, kind: str) -> bool:
+        """Return whether the memory that it shares is that of devices of a type, such as ``"cpu"``."""
+        return kind == "cpu" or (self.joins_ranks and kind.endswith("/cpu"))
+
+    def runs_in_one_pass(self, devices: Collection[str]) -> bool:
+        """Return whether plans on these devices are folded in one pass. On one memory there are no links to spare."""
+        return bool(self.most_devices_in_one_pass) and len(devices) <= self.most_devices_in_one_pass
+
+
+#: The executor that runs plans step by step, on any backend. Plans for other machines name it.
+STEP_BY_STEP = "local"
+#: Of plans whose devices belong to the ranks of a group: no process has the values of the others, so the group runs
+#: them. On one host, the rank that owns a slice folds it from where all ranks can read it; on several, each rank walks
+#: its program.
+SHARED_MEMORY, HOSTS = "shared_memory", "hosts"
+#: By the name in plans. ``execution.additional_executor`` adds one for as long as its block lasts.
+EXECUTORS = {
+    "host": ExecutorTraits(shares_memory=True, most_devices_in_one_pass=math.inf),
+    STEP_BY_STEP: ExecutorTraits(),
+    "graph": ExecutorTraits(shares_memory=True, most_devices_in_one_pass=math.inf),
+    "cuda": ExecutorTraits(most_devices_in_one_pass=1, manner="chunks of all steps in flight together"),
+    "nccl": ExecutorTraits(
+        own_promise="the same bits on every destination; on every run, if NCCL chooses the same way",
+        manner="in place of the copies and combinations of a pack, wherever it does the same",
+    ),
+    SHARED_MEMORY: ExecutorTraits(shares_memory=True, joins_ranks=True, most_devices_in_one_pass=math.inf),
+    HOSTS: ExecutorTraits(joins_ranks=True, manner="chunk by chunk, over the channels between hosts"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Movement):
     """A movement that is proved, and how it runs here.
 
     ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
-    words. ``executor``: by its name. ``kernel``: what does the arithmetic on host memory, ``"numpy"`` or ``"native"``,
-    with what proves its sums exact (``"native-flag"``), else empty. ``accumulate``: ``"exact"``, ``"wide"`` (in the
-    next wider dtype), ``"native"`` or ``"callback"``. ``is_exact``: whether no order of the folds changes a bit, as of
-    MIN, MAX, and sums of integers.
+    words. ``executor``: by its name; ``traits``: what that can do. ``kernel``: what does the arithmetic on host memory,
+    ``"numpy"`` or ``"native"``, with what proves its sums exact (``"native-flag"``), else empty. ``accumulate``:
+    ``"exact"``, ``"wide"`` (in the next wider dtype), ``"native"`` or ``"callback"``. ``is_exact``: whether no order of
+    the folds changes a bit, as of MIN, MAX, and sums of integers.
     ``paths``: where each leaf stands in the caller's structure. ``notes``: sentences a user should see, such as a
     fallback and its reason. ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything,
     what its one pass does.
@@ -79,6 +125,7 @@ class Plan(Movement):
     accumulate: str = "wide"
     notes: tuple[str, ...] = ()
     is_exact: bool = False
+    traits: ExecutorTraits = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Prove the movement, then check that it can run here."""
@@ -89,17 +136,18 @@ class Plan(Movement):
 
     def _problem(self) -> str:
         """Return why the executor cannot run the movement, empty if it can."""
-        for name, choices in _CHOICES.items():
+        # `in` a tuple compares and does not hash: what stands for a name may be any object.
+        for name, choices in {**_CHOICES, "executor": tuple(EXECUTORS)}.items():
             if getattr(self, name) not in choices:
                 return f"{name} {getattr(self, name)!r} is not {listed(choices)}"
         if len(self.paths) != len(self.leaves):
             return f"the number of paths is {len(self.paths)}, that of leaves {len(self.leaves)}"
-        traits = executor_traits(self.executor)
-        shares_memory = traits.shares_memory
+        traits = EXECUTORS[self.executor]
+        object.__setattr__(self, "traits", traits)
         strangers = sorted({name for name in self.devices if not traits.reaches(device_type(name))})
-        if shares_memory and strangers:
+        if traits.shares_memory and strangers:
             return f"the {self.executor} executor cannot reach {', '.join(strangers)}"
-        if self.proof.reaches_across and not shares_memory:
+        if self.proof.reaches_across and not traits.shares_memory:
             return f"the {self.executor} executor cannot fold or concatenate what lies on several devices"
         if self.accumulate == "callback" and not self.proof.folds_whole:
             return "accumulation_fn takes the whole arrays of all replicas at once"
@@ -111,7 +159,7 @@ class Plan(Movement):
 
         On one memory there are no links to spare: on the host, and on a single GPU.
         """
-        return executor_traits(self.executor).runs_in_one_pass(self.devices)
+        return self.traits.runs_in_one_pass(self.devices)
 
     @property
     def guarantee(self) -> str:
@@ -126,8 +174,9 @@ class Plan(Movement):
         whole = "exact" if self.accumulate == "exact" else "replica_order"
         if self.is_one_pass:
             return whole
-        own_promise = executor_traits(self.executor).own_promise
-        if own_promise and any(isinstance(action, Combine) for step in self.steps for action in step.actions):
+        if self.traits.own_promise and any(
+            isinstance(action, Combine) for step in self.steps for action in step.actions
+        ):
             return "per_plan"  # the executor chooses the order of the fold
         if self.is_exact:
             return "exact"
@@ -136,7 +185,7 @@ class Plan(Movement):
     @property
     def hops(self) -> tuple[Hop, ...]:
         """The copies that cross from one device to another, in order of their steps; none within host memory."""
-        return () if executor_traits(self.executor).shares_memory else hops_of(self)
+        return () if self.traits.shares_memory else hops_of(self)
 
     def to_json(self) -> str:
         """Return the plan as JSON text, which ``treefold.plan.from_json`` reads and proves."""
@@ -184,13 +233,13 @@ class Plan(Movement):
             if not any(leaf.goal is Goal.FOLD for leaf in self.leaves):
                 return f"{self.executor}, one pass"
             return f"{name}, one pass" if self.accumulate == "exact" else f"{name}, one pass in replica order"
-        return f"{self.executor}, {executor_traits(self.executor).manner}"
+        return f"{self.executor}, {self.traits.manner}"
 
     def _describe_guarantee(self) -> str:
-        own_promise = executor_traits(self.executor).own_promise
         if self.accumulate == "callback":
             return _OWN
-        return own_promise if own_promise and self.guarantee == "per_plan" else _GUARANTEES[self.guarantee]
+        own_promise = self.traits.own_promise if self.guarantee == "per_plan" else ""
+        return own_promise or _GUARANTEES[self.guarantee]
 
 
 def from_json(text: str) -> Plan:

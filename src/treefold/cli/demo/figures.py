@@ -12,7 +12,6 @@ from treefold.cli.demo.train import BATCH_SIZE, DemoResult
 from treefold.cli.tables import Table
 from treefold.errors.words import seconds_in_words
 from treefold.plan import Plan
-from treefold.plan.executor_traits import executor_traits
 from treefold.topology.drawing.charts import Curve, draw_bars, draw_curves
 from treefold.topology.drawing.page import Check, KeyFigure, Page, Section, for_screens
 from treefold.topology.drawing.plan_drawing import draw_movement
@@ -130,7 +129,7 @@ def _list_figures(result: DemoResult, speed: Speed) -> tuple[KeyFigure, ...]:
 
 
 def _explain_plan(plan: Plan) -> str:
-    if executor_traits(plan.executor).shares_memory:
+    if plan.traits.shares_memory:
         return (
             "What goes where in one step of training. All of these devices share the host's memory, so the result is"
             " computed in one pass, in replica order; on devices of their own the values would travel as drawn."
