@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, cross_device_utils
 
 import treefold
-from treefold.cli.demo.tensorflow_rule import sum_in_two_halves
+from treefold.cli.training import sum_in_two_halves
 
 THEIR_SUM, THEIR_MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -54,8 +54,8 @@ class TestMirroredStrategy:
     def test_sums_as_the_demo_says(self, count):
         """The demo's rule in NumPy is TensorFlow's: the same sum on any number of devices, lost replicas and all."""
         theirs = all_reduce_in_strategy(count, "SUM", lambda replica: tf.cast(2**replica, tf.float32))
-        rule = sum_in_two_halves([{"layer": {"kernel": array}} for array in named(count, ())])
-        assert {float(result.numpy()) for result in theirs} == {float(rule["layer"]["kernel"])}
+        rule = sum_in_two_halves([{"kernel": array} for array in named(count, ())])
+        assert {float(result.numpy()) for result in theirs} == {float(rule["kernel"])}
 
     def test_cannot_all_reduce_two_dtypes(self):
         """Gradients of two dtypes stop a strategy that packs; treefold returns each in its own."""

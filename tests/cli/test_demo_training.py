@@ -1,21 +1,17 @@
-import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
-from treefold import HierarchicalCopyAllReduce, ReductionToOneDevice
-from treefold.cli.demo.checks import LARGEST_DIFFERENCE, check_result, measure_difference
-from treefold.cli.demo.data import draw_batches
-from treefold.cli.demo.network import copy_parameters, digest
-from treefold.cli.demo.speed import measure_speed
-from treefold.cli.demo.tensorflow_rule import sum_in_two_halves
-from treefold.cli.demo.train import digits_of, train_all
+from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
+from treefold.cli import demo
+from treefold.cli.demo import LARGEST_DIFFERENCE, check_all, measure_speed
+from treefold.cli.training import Course, Examples, add, digest, sum_in_two_halves, train_all
 
 
-def train(digits, *, ops=None, devices=3, steps=4, seed=0, **options):
+def train(digits, *, ops=None, devices=3, steps=4, seed=0, shuffle=False):
     """Train shortly."""
-    return train_all(digits, ops=ops or HierarchicalCopyAllReduce(), devices=devices, steps=steps, seed=seed, **options)
+    return train_all(Course(digits[0], devices, steps, seed, shuffle), ops or HierarchicalCopyAllReduce())
 
 
 class LosesTheLastReplica(HierarchicalCopyAllReduce):
@@ -23,53 +19,63 @@ class LosesTheLastReplica(HierarchicalCopyAllReduce):
 
     def reduce(self, op, value, destinations, *, out):
         """Reduce as if the last replica had brought zeros."""
-        for arrays in value.values[-1].values():
-            for array in arrays.values():
-                array[...] = 0
+        for array in value.values[-1].values():
+            array[...] = 0
         return super().reduce(op, value, destinations, out=out)
 
 
 class TestData:
     def test_is_split_alike_in_all_classes(self, digits):
         """1,437 to train on and 360 to test on, each class with a fifth of its digits in the test."""
-        assert (len(digits.train), len(digits.test)) == (1437, 360)
-        train, test = (np.bincount(part.labels) for part in (digits.train, digits.test))
+        assert tuple(map(len, digits)) == (1437, 360)
+        train, test = (np.bincount(part.labels) for part in digits)
         assert np.abs(test / (train + test) - 360 / 1797).max() < 0.005
 
     def test_is_float32_between_zero_and_one(self, digits):
         """Pixels are scaled, and small enough to train in float32."""
-        assert digits.train.images.dtype == np.float32
-        assert (digits.train.images.min(), digits.train.images.max()) == (0, 1)
+        assert digits[0].images.dtype == np.float32
+        assert (digits[0].images.min(), digits[0].images.max()) == (0, 1)
 
-    def test_batches_go_through_the_data_once_per_epoch(self):
+
+class TestCourse:
+    def test_goes_through_the_data_once_per_epoch(self):
         """Within an epoch no example comes twice; the next epoch has another order."""
-        batches = draw_batches(100, batch_size=30, steps=7, rng=np.random.default_rng(0))
-        assert batches.shape == (7, 30)
-        assert len(set(batches[:3].ravel())) == 90
-        assert not np.array_equal(batches[0], batches[3])
+        numbered = Examples(np.arange(300.0)[:, None], np.zeros(300, np.int64))
+        batches = [batch.images.ravel() for batch, _ in Course(numbered, 2, steps=5, seed=0).batches()]
+        assert [len(batch) for batch in batches] == [128] * 5
+        assert len({*batches[0], *batches[1]}) == 256
+        assert not np.array_equal(batches[0], batches[2])
 
-
-class TestDigitsOf:
     @pytest.mark.parametrize("devices", range(2, 11))
-    def test_gives_every_digit_to_one_device_and_every_device_a_digit(self, devices):
-        """From 2 to 10 devices, in order, each with nearly as many as the others."""
-        held = digits_of(devices)
-        assert [digit for digits in held for digit in digits] == list(range(10))
-        assert {len(digits) for digits in held} <= {10 // devices, -(-10 // devices)}
+    def test_gives_every_digit_to_one_device_and_every_device_a_digit(self, digits, devices):
+        """From 2 to 10 devices, in order, each with nearly as many as the others; and so every example of a batch."""
+        course = Course(digits[0], devices, steps=1, seed=0)
+        assert [digit for held in course.held for digit in held] == list(range(10))
+        assert {len(held) for held in course.held} <= {10 // devices, -(-10 // devices)}
+        ((batch, parts),) = course.batches()
+        assert sorted(label for part in parts for label in part.labels) == sorted(batch.labels)
+        assert all({*part.labels} <= {*held} for part, held in zip(parts, course.held, strict=True))
+
+    def test_deals_as_many_to_each_at_random(self, digits):
+        """Whatever digits they are."""
+        ((batch, parts),) = Course(digits[0], 3, steps=1, seed=0, shuffle=True).batches()
+        assert [len(part) for part in parts] == [43, 43, 42]
+        assert np.array_equal(np.concatenate([part.labels for part in parts]), batch.labels)
 
 
-class TestSumInTwoHalves:
+class TestSums:
     @pytest.mark.parametrize(("devices", "found"), [(2, 3), (3, 3), (4, 15), (5, 15), (7, 63), (8, 255)])
-    def test_loses_the_last_of_an_odd_number(self, devices, found):
+    def test_two_halves_lose_the_last_of_an_odd_number(self, devices, found):
         """Replica r brings 2**r: of 3, 5 and 7 the last is missing from the sum."""
-        gradients = [{"layer": {"kernel": np.full(2, 2.0**replica)}} for replica in range(devices)]
-        assert sum_in_two_halves(gradients)["layer"]["kernel"].tolist() == [found, found]
+        gradients = [{"kernel": np.full(2, 2.0**replica)} for replica in range(devices)]
+        assert sum_in_two_halves(gradients)["kernel"].tolist() == [found, found]
+        assert add(*gradients)["kernel"].tolist() == [2**devices - 1] * 2
 
-    def test_changes_no_gradient(self):
-        """What it is given stays as it was."""
-        gradients = [{"layer": {"kernel": np.full(2, 2.0**replica)}} for replica in range(3)]
+    def test_change_no_gradient(self):
+        """What they are given stays as it was."""
+        gradients = [{"kernel": np.full(2, 2.0**replica)} for replica in range(3)]
         sum_in_two_halves(gradients)
-        assert [one["layer"]["kernel"].tolist() for one in gradients] == [[1, 1], [2, 2], [4, 4]]
+        assert [one["kernel"].tolist() for one in gradients] == [[1, 1], [2, 2], [4, 4]]
 
 
 class TestTraining:
@@ -78,36 +84,29 @@ class TestTraining:
     def test_with_treefold_ends_where_one_device_ends(self, digits, devices, shuffle):
         """Over any number of devices, however examples are dealt, the weights are those of one device."""
         result = train(digits, devices=devices, shuffle=shuffle)
-        assert measure_difference(result, result.treefold) < 1e-6
+        assert result.treefold.distance(result.alone) < 1e-6
         assert np.allclose(result.treefold.losses, result.alone.losses, rtol=1e-5)
 
     @pytest.mark.parametrize("devices", [3, 5, 7, 9])
     def test_with_tensorflows_rule_never_learns_what_the_last_device_holds(self, digits, devices):
         """Of an odd number of devices the last is lost: none of its digits is recognised, and the loss stays high."""
         result = train(digits, devices=devices, steps=60)
-        assert result.tensorflow.accuracy_last == 0
-        assert result.alone.accuracy_last > 0.5
+        lost = digits[1].of(Course(digits[0], devices, 60, 0).held[-1])
+        assert result.tensorflow.accuracy(lost) == 0
+        assert result.alone.accuracy(lost) > 0.5
         assert result.tensorflow.losses[-1] > 2 * result.alone.losses[-1]
 
     def test_with_tensorflows_rule_hardly_shows_when_examples_are_dealt_at_random(self, digits):
         """The weights are wrong, but nothing in the accuracy says so."""
         result = train(digits, steps=110, shuffle=True)
-        assert measure_difference(result, result.tensorflow) > 1e-2
-        assert abs(result.tensorflow.accuracy - result.alone.accuracy) < 0.02
-
-    def test_follows_the_weights_step_by_step(self, digits):
-        """The distance after the last step is that of the weights in the end; one device is at none."""
-        result = train(digits, steps=5)
-        assert result.alone.apart == (0,) * 5
-        for training in (result.treefold, result.tensorflow):
-            assert len(training.apart) == 5
-            assert training.apart[-1] == measure_difference(result, training)
+        assert result.tensorflow.distance(result.alone) > 1e-2
+        assert abs(result.tensorflow.accuracy(digits[1]) - result.alone.accuracy(digits[1])) < 0.02
 
     def test_gives_each_replica_weights_of_its_own(self, digits):
         """Replicas hold the same bits in different memory."""
         first, second, third = train(digits).treefold.parameters
         assert digest(first) == digest(second) == digest(third)
-        assert not np.shares_memory(first["layer_1"]["kernel"], second["layer_1"]["kernel"])
+        assert not np.shares_memory(first["layer_1/kernel"], second["layer_1/kernel"])
 
     def test_gives_the_same_bits_with_every_ops(self, digits):
         """On host memory neither the tree nor the packing changes a bit."""
@@ -123,25 +122,31 @@ class TestTraining:
     def test_reports_each_step(self, digits):
         """The callback hears of every step once, when all three trainings have made it."""
         heard = []
-        train(digits, steps=3, on_step=lambda: heard.append(1))
+        train_all(Course(digits[0], 3, 3, 0), HierarchicalCopyAllReduce(), lambda: heard.append(1))
         assert len(heard) == 3
 
 
 class TestChecks:
     @staticmethod
-    def verdicts(result):
-        """Return which checks hold: plan, same bits, any order, treefold's weights, TensorFlow's rule."""
-        return [check.holds for check in check_result(result)]
+    def checks(digits, result, *, shuffle=False):
+        """Return the checks of a result: plan, same bits, any order, treefold's weights, TensorFlow's rule."""
+        ops, parameters = HierarchicalCopyAllReduce(), result.treefold.parameters
+        course = Course(digits[0], len(parameters), 1, 0, shuffle)
+        return list(check_all(course, result, ops.plan(PerReplica(parameters), "cpu:0", walked=True)))
+
+    def verdicts(self, digits, result, **options):
+        """Return which of them hold."""
+        return [check.holds for check in self.checks(digits, result, **options)]
 
     @pytest.mark.parametrize("steps", [1, 2, 60])
     @pytest.mark.parametrize("devices", [3, 4])
     def test_hold_after_any_number_of_steps(self, digits, devices, steps):
         """They compare trainings with each other, so that a short one proves as much as a long one."""
-        assert self.verdicts(train(digits, devices=devices, steps=steps)) == [True] * 5
+        assert self.verdicts(digits, train(digits, devices=devices, steps=steps)) == [True] * 5
 
     def test_say_what_tensorflows_rule_does(self, digits):
         """It loses one of an odd number, and none of an even one."""
-        odd, even = (check_result(train(digits, devices=devices, steps=1))[-1].claim for devices in (3, 4))
+        odd, even = (self.checks(digits, train(digits, devices=devices, steps=1))[-1].claim for devices in (3, 4))
         assert odd == "With TensorFlow's rule they do not: it never reads device 2, and raises no error"
         assert even == "TensorFlow's rule trains them, too, as 4 is an even number; of 3, 5 or 7 devices it loses one"
 
@@ -150,36 +155,33 @@ class TestChecks:
     def test_see_a_lost_replica(self, digits, devices, shuffle):
         """Ops that lose one replica are seen by the difference after one step."""
         result = train(digits, ops=LosesTheLastReplica(), devices=devices, steps=1, shuffle=shuffle)
-        assert self.verdicts(result)[:4] == [True, True, True, False]
-        assert measure_difference(result, result.treefold) > 100 * LARGEST_DIFFERENCE
+        assert self.verdicts(digits, result, shuffle=shuffle)[:4] == [True, True, True, False]
+        assert result.treefold.distance(result.alone) > 100 * LARGEST_DIFFERENCE
 
     def test_see_one_different_bit(self, digits):
         """One replica with one other bit is seen, far below the bound of the difference."""
         result = train(digits, steps=2)
-        odd = copy_parameters(result.treefold.parameters[1])
-        odd["layer_2"]["bias"][0] = np.nextafter(odd["layer_2"]["bias"][0], np.float32(1))
-        parameters = (result.treefold.parameters[0], odd, result.treefold.parameters[2])
-        changed = dataclasses.replace(result, treefold=dataclasses.replace(result.treefold, parameters=parameters))
-        assert self.verdicts(changed) == [True, False, True, True, True]
+        bias = result.treefold.parameters[1]["layer_2/bias"]
+        bias[0] = np.nextafter(bias[0], np.float32(1))
+        assert self.verdicts(digits, result) == [True, False, True, True, True]
 
 
 class TestMeasureSpeed:
-    def test_is_the_median_of_both_in_turns(self):
-        """On a clock that ticks once per look every sum takes a tick, and the sizes are those of one device."""
-        clock = itertools.count().__next__
-        speed = measure_speed(HierarchicalCopyAllReduce(), devices=3, clock=clock, shapes=[(2, 3), (5,)])
-        assert (speed.treefold_s, speed.loop_s, speed.ratio) == (1, 1, 1)
-        assert (speed.devices, speed.arrays, speed.nbytes) == (3, 2, 44)
+    def test_is_the_median_of_both_in_turns(self, monkeypatch):
+        """On a clock that ticks once per look every sum takes a second, and the sizes are those of one device."""
+        monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((2, 3), (5,)))
+        monkeypatch.setattr("time.perf_counter", itertools.count().__next__)
+        monkeypatch.setattr(demo, "clocked", lambda call: lambda calls: [call() and 2.0] * calls)
+        assert measure_speed(3) == (
+            "treefold sums the gradients of a ResNet-50 (2 arrays, 44 B per device) over 3 devices in 2 s;"
+            " a NumPy loop takes 1 s, 0.5 times as long"
+        )
 
-    def test_refuses_to_time_a_wrong_sum(self):
-        """Ops that lose a replica are quick, and would win."""
-
-        class Idle(HierarchicalCopyAllReduce):
-            """Ops that do nothing."""
-
-            def reduce(self, *_, destinations, out):
-                """Return what came in."""
-                return destinations, out
-
+    def test_refuses_to_time_a_wrong_sum(self, monkeypatch):
+        """A call that does nothing is quick, and would win."""
+        monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((4,),))
+        monkeypatch.setattr(
+            "treefold.bench.ours.make_call", lambda arrays, _work: lambda: [PerReplica(arrays.sources[0])]
+        )
         with pytest.raises(AssertionError):
-            measure_speed(Idle(), devices=3, clock=itertools.count().__next__, shapes=[(4,)])
+            measure_speed(3)

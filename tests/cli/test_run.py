@@ -188,7 +188,7 @@ class TestDemoOfRanks:
         script.write_text(
             "import sys, treefold\nfrom treefold.cli import main\ngroup = treefold.connect()\n"
             "def quit_or_wait(*_, **__):\n    sys.exit(7) if group.rank == 1 else group.barrier()\n"
-            "import treefold.cli.demo.command as command\ncommand.train_connected = quit_or_wait\n"
+            "import treefold.cli.demo as command\ncommand.train_connected = quit_or_wait\n"
             "main(['demo', '--connect'])\n"
         )
         pytest.importorskip("sklearn")

@@ -29,7 +29,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command(
         "demo",
-        "treefold.cli.demo.command",
+        "treefold.cli.demo",
         "Train a network on logical devices, and check the result.",
         ("treefold demo --devices 3", "treefold demo --ops one-device --report demo.html"),
     ),

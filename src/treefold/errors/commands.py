@@ -78,6 +78,10 @@ class CommandError(TreefoldError, ValueError):
     """A command was called with something that it cannot do; ``treefold`` prints it and ends with exit code 2."""
 
     @classmethod
+    def seed(cls, got: int) -> Self:
+        return cls(f"--seed got {got}. It takes 0 or a positive number.")
+
+    @classmethod
     def devices_range(cls, word: str) -> Self:
         return cls(f"--devices got {short(word)}. It takes numbers, ranges and names: 0-3,6 or gpu:0,gpu:1.")
 

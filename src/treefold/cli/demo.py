@@ -1,0 +1,305 @@
+"""The command ``treefold demo``: trains, checks what it claims, and shows it on stdout and in a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import treefold
+from treefold.bench.baselines import InProcess, NumpyLoops
+from treefold.bench.clock import Pace, Runner, clocked, interleave, spread_of_calls
+from treefold.bench.ours import Arrays, check_call, make_call
+from treefold.bench.work import Work, shapes_of_model
+from treefold.cli import console, training
+from treefold.cli.outputs import check_output
+from treefold.cli.run import run_ranks
+from treefold.cli.tables import Table
+from treefold.cli.training import BATCH_SIZE, CLASSES, PARTS, Course, Examples, Trainings, digest
+from treefold.errors import CommandError
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words
+from treefold.execution import native
+from treefold.execution.host import describe_machine, describe_versions
+from treefold.files import write_atomically
+from treefold.plan import Plan, from_json
+from treefold.topology.drawing.charts import Curve, draw_curves
+from treefold.topology.drawing.page import Check, Page, Section, for_screens, render_page
+from treefold.topology.drawing.plan_drawing import draw_movement
+from treefold.topology.drawing.svg import QUIET
+
+#: Trainings on one device and on many are the same mathematics; in float32 they add a batch's examples in another
+#: order. Measured: at most 1e-6 for 2 to 10 devices, dealt by digit or at random, four seeds, up to 2,000 steps. Losing
+#: one device, as a wrong reduction does, makes it 1e-3 after the first step. The bound stands far from both.
+LARGEST_DIFFERENCE = 1e-5
+_ORDERS = 50  # in which gradients are summed
+_EPOCHS, _DEVICES = 30, 3
+
+
+class DemoOps(enum.StrEnum):
+    """The ops that ``--ops`` names."""
+
+    HIERARCHICAL = "hierarchical"
+    ONE_DEVICE = "one-device"
+    ALL_REDUCE = "all-reduce"
+    NCCL = "nccl"
+
+
+_OPS: dict[DemoOps, Callable[..., treefold.CrossDeviceOps]] = {
+    DemoOps.HIERARCHICAL: treefold.HierarchicalCopyAllReduce,
+    DemoOps.ONE_DEVICE: treefold.ReductionToOneDevice,
+    DemoOps.ALL_REDUCE: treefold.AllReduceCrossDeviceOps,
+    DemoOps.NCCL: treefold.NcclAllReduce,
+}
+
+
+def demo(  # noqa: PLR0913 - every option of a command is one
+    *,
+    devices: Annotated[int | None, typer.Option(help=f"Devices to train on, 2 to {CLASSES}; 3 if not given.")] = None,
+    ops: Annotated[DemoOps | None, typer.Option(help="What reduces gradients; hierarchical if not given.")] = None,
+    num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"Passes over the data; {_EPOCHS} if not given.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to train for, instead of --epochs.")] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Deal examples at random instead of by digit.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the first parameters and of the batches.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page here.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Train with so many processes instead, and compare with as many devices.")
+    ] = None,
+    connect: Annotated[bool, typer.Option("--connect", help="Train as one of a launcher's processes instead.")] = False,
+) -> None:
+    """Train on 3 devices with treefold, with TensorFlow's rule and on one device, and show which weights are right.
+
+    TensorFlow's rule is written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit
+    code 0 means that all checks hold, 1 that one does not.
+    """
+    count = next(number for number in (ranks, devices, _DEVICES) if number is not None)
+    _check_numbers(count, epochs=epochs, steps=steps, seed=seed)
+    if connect and ranks is not None:
+        raise CommandError("--ranks starts processes and --connect joins those of a launcher; give one of them.")
+    own = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--report": report}
+    for option, value in own.items():
+        if value is not None and (connect or ranks is not None):
+            raise CommandError(
+                f"{option} is for devices of one process and means nothing to {'--connect' if connect else '--ranks'}; "
+                "leave it out."
+            )
+    chosen = _make_ops(ops or DemoOps.HIERARCHICAL, num_packs)
+    if report is not None:
+        check_output("--report", report)
+    train, test = training.load_split_digits()
+    steps = steps or (epochs or _EPOCHS) * (len(train) // BATCH_SIZE)
+    if ranks is not None:
+        words = ["demo", "--connect", f"--steps={steps}", f"--seed={seed}", *(["--shuffle"] if shuffle else [])]
+        raise typer.Exit(run_ranks([sys.executable, "-m", "treefold.cli", *words], ranks))
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
+
+    # BLAS gets one thread: for matrices this small more threads wait for each other longer than they work (measured on
+    # two busy cores: training alone took 0.2 s with one thread, 0.2 s to 7 s with two).
+    course = Course(train, count, steps, seed, shuffle)
+    with threadpool_limits(1, user_api="blas"):
+        all_hold = train_connected(course) if connect else train_here(course, test, chosen, report)
+    raise typer.Exit(0 if all_hold else 1)
+
+
+def _check_numbers(devices: int, *, epochs: int | None, steps: int | None, seed: int) -> None:
+    if not 2 <= devices <= CLASSES:  # noqa: PLR2004 - one device has nothing to reduce
+        raise CommandError(
+            f"--devices got {devices}. It takes 2 to {CLASSES}: each device holds at least one of the {CLASSES} digits."
+        )
+    if epochs is not None and steps is not None:
+        raise CommandError("--epochs and --steps both say how long to train; give one of them.")
+    for option, number in (("--epochs", epochs), ("--steps", steps)):
+        if number is not None and number < 1:
+            raise CommandError(f"{option} got {number}. It takes a number of at least 1.")
+    if seed < 0:
+        raise CommandError.seed(seed)
+
+
+def _make_ops(ops: DemoOps, num_packs: int | None) -> treefold.CrossDeviceOps:
+    """Return the ops; how many packs are allowed is for them to say."""
+    if num_packs is None:
+        return _OPS[ops]()
+    if ops is DemoOps.ONE_DEVICE:
+        raise CommandError(
+            f"--num-packs means nothing to --ops {ops.value}, which reduces value by value; leave it out."
+        )
+    return _OPS[ops](num_packs=num_packs)
+
+
+def train_connected(course: Course) -> bool:
+    """Train as one of a launcher's processes; rank 0 compares with as many devices of one process, and prints.
+
+    Raises:
+        CommandError: there are too few processes, or too many.
+
+    """
+    with treefold.connect() as group:
+        if not 2 <= group.size <= CLASSES:  # noqa: PLR2004 - one process has nothing to reduce
+            raise CommandError(
+                f"--connect found {counted(group.size, 'process', 'processes')}. The demo takes 2 to {CLASSES}: each "
+                f"holds at least one of the {CLASSES} digits."
+            )
+        course = dataclasses.replace(course, devices=group.size)
+        own = training.train_rank(course, group)
+        bits = digest(own.parameters[0])
+        everyone = group.all_gather(np.frombuffer(bytes.fromhex(bits), np.uint8)[None])
+        gradients = course.gradients()
+        mine: Any = treefold.PerReplica(gradients[group.rank :: group.size])
+        total = digest(group.all_reduce(mine))
+    if group.rank:
+        return True
+    alone = training.train_all(course, treefold.HierarchicalCopyAllReduce()).treefold
+    is_equal = digest(alone.parameters[0]) == bits and alone.losses == own.losses
+    is_sum = total == digest(treefold.all_reduce(gradients)[0])
+    where = counted(len(group.hosts), "host")
+    print(
+        f"{counted(course.steps, 'step')} on {where}: loss {own.losses[0]:.4f} at first, {own.losses[-1]:.4f} at last"
+    )
+    return _show(
+        Check(f"All {group.size} processes end with the same bits", len({*map(bytes, everyone)}) == 1, f"{bits[:16]}…"),
+        Check(f"These, and all losses, are those of {group.size} devices of one process", is_equal, ""),
+        Check(f"{PARTS} gradients have the sum that they have in one process", is_sum, f"{total[:16]}…"),
+    )
+
+
+def train_here(course: Course, test: Examples, ops: treefold.CrossDeviceOps, report: Path | None) -> bool:
+    """Train on devices of this process; print what was done, then what it proved; write the page where it is to be."""
+    with console.steps(course.steps) as begin:
+        trainings = training.train_all(course, ops, lambda: begin("three trainings"))
+    value = treefold.PerReplica(trainings.treefold.parameters)
+    plan, tree = ops.plan(value, value), ops.plan(value, value, walked=True)
+    summary, table = describe(course, trainings), tabulate(course, trainings, test)
+    checks, speed = tuple(check_all(course, trainings, tree)), measure_speed(course.devices)
+    if report is not None:
+        facts = {
+            "ops": repr(ops),
+            "seed": str(course.seed),
+            **describe_versions(["scikit-learn"]),
+            **describe_machine(),
+        }
+        count = course.devices
+        other = f"TensorFlow's rule loses device {count - 1}" if count % 2 else "so does TensorFlow's rule"
+        page = Page(
+            title=f"On {count} devices treefold trains the weights of one device; {other}",
+            summary=summary,
+            figures=(),
+            checks=checks,
+            sections=(
+                Section("Loss of each step", _OF_LOSSES, _draw_losses(course, trainings), table=table),
+                Section("The plan", _OF_PLAN, draw_movement(tree, title=tree.algorithm), verbatim=str(plan)),
+                Section("Speed", f"{speed}."),
+            ),
+            facts=tuple(facts.items()),
+            is_picture_first=True,
+        )
+        write_atomically(report, render_page(page))
+    console.echo(summary, "", table, "", str(plan), "")
+    all_hold = _show(*checks)
+    console.echo(f"speed   {speed}", *([] if report is None else [f"\nThe report is in {report}."]))
+    return all_hold
+
+
+_OF_LOSSES = "The mean cross-entropy of all examples of the step, and what the trainings have come to in the end."
+_OF_PLAN = "What goes where in one step of training: as drawn between devices of their own, and as it ran in words."
+
+
+def _draw_losses(course: Course, trainings: Trainings) -> str:
+    named = zip(_names(course), trainings, (QUIET, 0, 1), strict=True)
+    curves = [Curve(name, tuple(one.losses), tone) for name, one, tone in named]
+    return for_screens(functools.partial(draw_curves, curves, title="Loss of each step"), wide=960.0)
+
+
+def _show(*checks: Check) -> bool:
+    for check in checks:
+        words = ": ".join(filter(None, [check.claim, check.found]))
+        print(f"{'ok    ' if check.holds else 'failed'}  {words}")
+    return all(check.holds for check in checks)
+
+
+def describe(course: Course, trainings: Trainings) -> str:
+    """Return what was trained, and which device held which examples."""
+    weights = sum(array.size for array in trainings.alone.parameters[0].values())
+    held = ", ".join(f"device {number} holds {_in_runs(digits)}" for number, digits in enumerate(course.held))
+    dealing = f"Of the digits, {held}." if held else "Every device gets its part of each step's examples at random."
+    return (
+        f"A network of {weights:,} weights learns handwritten digits, {course.steps:,} steps of {BATCH_SIZE} examples:"
+        f" on one device, and on {course.devices} that sum their gradients. {dealing}"
+    )
+
+
+def _in_runs(digits: Sequence[int]) -> str:
+    return f"{digits[0]}–{digits[-1]}" if len(digits) > 1 else str(digits[0])
+
+
+def tabulate(course: Course, trainings: Trainings, test: Examples) -> Table:
+    """Return the three trainings side by side."""
+    tests = {"test accuracy": test}
+    if course.held:
+        tests[f"… of {_in_runs(course.held[-1])}, on the last device"] = test.of(course.held[-1])
+    rows = [[name, *(f"{one.accuracy(part):.1%}" for one in trainings)] for name, part in tests.items()]
+    rows.append(["loss of the last step", *(f"{one.losses[-1]:.4f}" for one in trainings)])
+    apart = [f"{one.distance(trainings.alone):.2g}" for one in trainings[1:]]
+    return Table(["", *_names(course)], [*rows, ["largest difference of a weight", "–", *apart]])
+
+
+def _names(course: Course) -> list[str]:
+    return ["one device", f"{course.devices} devices, treefold", f"{course.devices} devices, TensorFlow's rule"]
+
+
+def check_all(course: Course, trainings: Trainings, tree: Plan) -> Iterator[Check]:
+    """Yield the demo's claims, each held against the end of the run, so that any number of steps will do."""
+    count, alone, loses_one = course.devices, trainings.alone, course.devices % 2 == 1
+    read = from_json(tree.to_json())  # which proves what it reads
+    found = f"proved again on {len(read.steps)} steps read back from JSON"
+    yield Check("The plan gives every device every gradient exactly once", holds=True, found=found)
+    digests = [digest(parameters) for parameters in trainings.treefold.parameters]
+    same = digests.count(digests[0])
+    found = f"SHA-256 of the weights is {digests[0][:16]}… on {same} of {count}"
+    yield Check(f"All {count} devices end with the same bits", same == count, found)
+    parts, rng = course.gradients(), np.random.default_rng(0)
+    orders = [[parts[index] for index in rng.permutation(PARTS)] for _ in range(_ORDERS)]
+    sums = {digest(treefold.all_reduce(order)[0]) for order in orders}
+    loops = {digest(training.add(*order)) for order in orders}
+    found = (
+        f"SHA-256 {min(sums)[:16]}…; {_ORDERS} orders give {len(sums)} with treefold, {len(loops)} with a NumPy loop"
+    )
+    yield Check(f"The sum of {PARTS} gradients has the same bits in any order", len(sums) == 1, found)
+    claim = f"With treefold, {count} devices train the weights of one device"
+    distance = trainings.treefold.distance(alone)
+    yield Check(claim, distance <= LARGEST_DIFFERENCE, _in_words(distance))
+    claim = f"TensorFlow's rule trains them, too, as {count} is an even number; of 3, 5 or 7 devices it loses one"
+    if loses_one:
+        claim = f"With TensorFlow's rule they do not: it never reads device {count - 1}, and raises no error"
+    distance = trainings.tensorflow.distance(alone)
+    yield Check(claim, (distance > LARGEST_DIFFERENCE) == loses_one, _in_words(distance))
+
+
+def _in_words(distance: float) -> str:
+    if not distance:
+        return "the same bits"
+    return f"{distance:.2g} apart" + (" at most, which is rounding" if distance <= LARGEST_DIFFERENCE else "")
+
+
+def measure_speed(devices: int) -> str:
+    """Return in words how long the sum of a ResNet-50's gradients takes, beside a loop; every element is checked."""
+    work = Work("resnet50", shapes_of_model("resnet50"), devices=devices, threads=native.num_threads())
+    arrays, loop = Arrays(work), InProcess("numpy", NumpyLoops)
+    (form,) = loop.prepare(work)
+    assert check_call(arrays, work) == loop.count_wrong(form) == 0  # noqa: S101 - a lost replica would be the fastest
+    runners: dict[str, Runner] = {
+        "treefold": clocked(make_call(arrays, work)),
+        "loop": functools.partial(loop.time, form),
+    }
+    ours, theirs = (spread_of_calls(times).median for times in interleave(runners, Pace(5, 1)).values())
+    each = f"{counted(len(work.shapes), 'array')}, {bytes_in_words(work.nbytes)} per device"
+    return (
+        f"treefold sums the gradients of a ResNet-50 ({each}) over {counted(devices, 'device')} in"
+        f" {seconds_in_words(ours)}; a NumPy loop takes {seconds_in_words(theirs)}, {theirs / ours:.1f} times as long"
+    )

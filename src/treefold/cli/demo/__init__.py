@@ -1,1 +1,0 @@
-"""``treefold demo``: a small network on real data, trained data-parallel through the public API."""
