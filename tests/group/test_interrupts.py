@@ -166,7 +166,7 @@ class TestInterrupts:
 
 def call_between_operations(me):
     """Let a signal handler call between two operations of rank 1's call."""
-    real, heard = collectives._joined, []
+    real, heard = collectives._check_rooms, []
 
     def interrupted(*given, **options):
         if not heard:
@@ -176,7 +176,7 @@ def call_between_operations(me):
     signal.signal(signal.SIGUSR1, lambda *_: heard.append(told(me.group.barrier)))
     with pytest.MonkeyPatch.context() as patched:
         if me.rank == 1:
-            patched.setattr(collectives, "_joined", interrupted)
+            patched.setattr(collectives, "_check_rooms", interrupted)
         story = told(me.group.all_gather, table(me))
     return story, heard, told(me.group.barrier)
 

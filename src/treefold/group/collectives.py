@@ -1,37 +1,39 @@
-"""What a group moves without arithmetic: broadcasts, gathers, scatters, exchanges, streams of bytes; barriers."""
+"""What a group moves without arithmetic: broadcasts, gathers, scatters, exchanges, streams of bytes; barriers.
+
+Where lengths may differ, ranks announce theirs first. Then all leaves move as one stream: pieces of memory behind each
+other, of which every rank gives some and takes some.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import itertools
-import json
 import math
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from treefold.backends import ArrayBackend, HostArray
+from treefold.backends import HostArray
 from treefold.backends.tracing import Like
-from treefold.calls.entry import Entry, Part, as_distributed, component, read_entry
+from treefold.calls.entry import Entry, LeafReader, Part, at, component, read_entry
 from treefold.calls.leaves import read_copied_leaf, read_gathered_leaf
 from treefold.calls.reader import read_components
 from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted, short
 from treefold.execution import native
 from treefold.group.contributions import (
-    address_of,
     check_movable,
     hand_over,
     host_arrays,
     layout_of,
     memory_of,
-    read_joining_takers,
-    read_takers,
+    read_joining_outs,
+    read_outs,
 )
-from treefold.group.protocol import CallKind, call_key
+from treefold.group.protocol import MOST_DESCRIBED, CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, check_untraced, tracing_backend
 from treefold.group.transport.link import Link, Piece
 from treefold.group.transport.messages import Pieces
@@ -41,18 +43,44 @@ _DEVICE = "cpu:0"
 _LINE = 64
 
 
-class Moved(NamedTuple):
-    """An array that moves: where its result begins in the area that the ranks share, its dtype and shape."""
+class Contribution(NamedTuple):
+    """What this rank brings to a call: the arrays of each leaf, with the axis first, and its out array, if any.
 
-    backend: ArrayBackend
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    at: int
+    ``axis``: None if arrays move whole.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the result."""
-        return self.dtype.itemsize * math.prod(self.shape)
+    entry: Entry
+    arrays: list[list[HostArray]]
+    outs: list[Any] | None
+    axis: int | None
+
+    def memory(self, index: int) -> HostArray | None:
+        """Return the memory of a leaf's out array, if the result can be written there as it is."""
+        if self.outs is None or self.axis:  # along any other axis, results have to be turned first
+            return None
+        return memory_of(self.entry.parts[index].operand.backend, self.outs[index], self.arrays[index][0].dtype)
+
+
+class Announcement(NamedTuple):
+    """What a rank announces of a leaf: the shapes of its arrays, with the axis first, and how it cuts them.
+
+    ``room``: the length of its out array along the axis; None if it has none.
+    """
+
+    shapes: list[list[int]]
+    cut: Sequence[int]
+    room: int | None
+
+
+class Share(NamedTuple):
+    """What moves of one leaf: pieces of so many bytes behind each other, and those that this rank gives, by number.
+
+    ``taken``: the number of the first that this rank takes, and the shape of what it takes, with the axis first.
+    """
+
+    sizes: Sequence[int]
+    given: Sequence[tuple[int, HostArray]]
+    taken: tuple[int, tuple[int, ...]]
 
 
 class Joined(NamedTuple):
@@ -60,10 +88,6 @@ class Joined(NamedTuple):
 
     arrays: list[HostArray]
     replicas: list[int]
-
-
-#: Lays the ranks' arrays behind each other: an entry, a description, axis, root. None off the root.
-Join = Callable[[Entry, str, int, int | None], Joined | None]
 
 
 class Collectives(TracedCalls):
@@ -81,19 +105,12 @@ class Collectives(TracedCalls):
             return call_later(
                 backend, value, lambda given: self._when_run(self.broadcast, given, root), lambda array, _: Like(array)
             )
-        local = PerReplica([value])
-        entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
-        check_movable(entry)
-        given = [host_arrays(part)[0] for part in entry.parts]
-        moved = _laid_out(entry.parts, [array.shape for array in given])
-        takers = None if out is None else read_takers(out, entry)
-        kind = call_key(CallKind.BROADCAST, root=root, digest=layout_of(entry))
-        pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
-        made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}", takers=takers)
-        if takers is not None:
-            return component(entry, takers)
-        pairs = zip(moved, made or [], strict=True)
-        return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
+        own, is_root = _read(PerReplica([value]), None, out), self._link.rank == root
+        shares = [Share([one.nbytes], [(0, one)] * is_root, (0, one.shape)) for [one] in own.arrays]
+        key = call_key(CallKind.BROADCAST, root=root, digest=layout_of(own.entry))
+        leaves = ", ".join(f"{one.dtype.name} {one.shape}" for [one] in own.arrays)
+        description = f"broadcast from rank {root} of {leaves[:300] or 'nothing'}"
+        return _wrapped(own, self._place(own, shares, key, description))
 
     def gather(self, value: Any, axis: int, root: int | None, destinations: str = "", out: Any = None) -> Any:
         """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one.
@@ -101,8 +118,7 @@ class Collectives(TracedCalls):
         ``destinations``: those that name ranks, in which all ranks must agree. ``out``: takes the result, and is left
         alone off the root.
         """
-        if isinstance(axis, bool) or not isinstance(axis, int):
-            raise ArgumentError.gather_axis(axis, "")
+        _check_axis(axis)
         is_wanted = root is None or root == self._link.rank
         backend = tracing_backend(value)
         if backend is not None:
@@ -115,336 +131,266 @@ class Collectives(TracedCalls):
                 is_wanted=is_wanted,
             )
         local = value if isinstance(value, DistributedValues) else PerReplica([value])
-        read = as_distributed(local, "value")
-        entry = read_entry(
-            read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
-        )
-        description = (
-            f"all_gather{f' to {destinations}' * bool(destinations)}" if root is None else f"gather to rank {root}"
-        )
-        leaves = counted(len(entry.parts), "leaf", "leaves")
-        takers = read_joining_takers(out, entry, axis) if is_wanted and out is not None else None
-        joined = self.join(entry, f"{description} along axis {axis} of {leaves}", axis, root, destinations, takers)
-        if joined is None:
-            return None
-        if takers is not None:
-            return component(entry, takers)
-        made = joined.arrays
-        turned = [np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array for array in made]
-        backends = [part.operand.backend for part in entry.parts]
-        return component(
-            entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
-        )
+        own = _read(local, axis, out if is_wanted else None)
+        name = f"gather to rank {root}"
+        if root is None:
+            name = f"all_gather{f' to {destinations}' * bool(destinations)}"
+        leaves = counted(len(own.entry.parts), "leaf", "leaves")
+        joined = self._join(own, f"{name} along axis {axis} of {leaves}", root, destinations)
+        return None if joined is None else _wrapped(own, joined.arrays)
 
-    def join(
-        self,
-        entry: Entry,
-        description: str,
-        axis: int = 0,
-        root: int | None = None,
-        destinations: str = "",
-        takers: Sequence[Any] | None = None,
-    ) -> Joined | None:
+    def join(self, entry: Entry, description: str, root: int | None) -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
 
-        ``takers``: arrays that take the results, with ``axis`` where it belongs.
-
         Raises:
-            MismatchError: other axes or dtypes differ, or lengths of takers, on all ranks.
+            MismatchError: other axes differ, on all ranks.
 
         """
         check_movable(entry)
-        given = [host_arrays(part) for part in entry.parts]
-        pairs = zip(entry.parts, given, strict=True)
-        backends = [part.operand.backend for part in entry.parts]
-        room = (
-            []
-            if takers is None
-            else [one.shape_dtype(taker)[0][axis] for one, taker in zip(backends, takers, strict=True)]
-        )
-        own = [
-            [part.dtype, [list(array.shape) for array in arrays], room[index] if room else None]
-            for index, (part, arrays) in enumerate(pairs)
-        ]
-        digest = layout_of(entry, destinations, with_shapes=False)
-        shapes_key, key = (
-            call_key(kind, how=(axis & 255, 0), root=root, digest=digest) for kind in (CallKind.SHAPES, CallKind.GATHER)
-        )
-        blob = json.dumps(own).encode()
-        said = [json.loads(blob) for blob in self._link.agree(shapes_key, blob, description=description)]
-        parts = enumerate(entry.parts)
-        shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in parts]
-        moved = _laid_out(entry.parts, shapes)
-        pieces = []
-        for index, (result, arrays) in enumerate(zip(moved, given, strict=True)):
-            before = sum(math.prod(shape) for rank in said[: self._link.rank] for shape in rank[index][1])
-            for array in arrays:
-                pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
-                before += array.size
-        is_wanted = root is None or root == self._link.rank
-        made = self._place(key, moved, pieces, description, is_wanted=is_wanted, axis=axis, takers=takers)
-        counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
-        return None if made is None else Joined(made, counts)
-
-    def _place(
-        self,
-        kind: bytes,
-        moved: Sequence[Moved],
-        given: Sequence[tuple[Moved, HostArray]],
-        description: str,
-        *,
-        is_wanted: bool = True,
-        axis: int = 0,
-        takers: Sequence[Any] | None = None,
-    ) -> list[HostArray] | None:
-        """Lay what this rank gives into the area that the ranks share, and return what lies there in the end.
-
-        ``takers``: arrays that take it, whose axis ``axis`` is the first there.
-        """
-        if takers is not None:
-            return self._take(kind, moved, given, description, axis, takers)
-        pieces = Pieces((place.at, array) for place, array in given)
-        keeps = is_wanted and axis == 0 and all(result.backend.takes_read_only for result in moved)
-        made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
-        targets = [
-            (one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes
-        ]
-        outcome = self._link.place(kind, _total(moved), pieces, targets, description=description, wants_lease=keeps)
-        if not is_wanted:
-            return None
-        if not keeps:
-            return made
-        views = [outcome.view(one.at, one.shape, one.dtype) for one in moved]
-        return views if outcome.is_leased else [array.copy() for array in views]
-
-    def _take(
-        self,
-        kind: bytes,
-        moved: Sequence[Moved],
-        given: Sequence[tuple[Moved, HostArray]],
-        description: str,
-        axis: int,
-        takers: Sequence[Any],
-    ) -> list[HostArray]:
-        """Lay what this rank gives into the area, and let arrays take what lies there; return it, too."""
-        pairs = list(zip(moved, takers, strict=True))
-        # Any other axis has to be turned on the way.
-        memory = [memory_of(one.backend, taker, one.dtype) if axis == 0 else None for one, taker in pairs]
-        made = [
-            native.new_result(one.shape, one.dtype) if own is None else own
-            for one, own in zip(moved, memory, strict=True)
-        ]
-        targets = [
-            (one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=True) if one.nbytes
-        ]
-        pieces = Pieces((place.at, array) for place, array in given)
-        self._link.place(kind, _total(moved), pieces, targets, description=description)
-        for (one, taker), array, own in zip(pairs, made, memory, strict=True):
-            turned = np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array
-            hand_over(one.backend, taker, turned, own)
-        return made
-
-
-def _total(moved: Sequence[Moved]) -> int:
-    return moved[-1].at + max(moved[-1].nbytes, 1) if moved else 1
-
-
-def _laid_out(parts: Sequence[Part], shapes: Sequence[Sequence[int]]) -> list[Moved]:
-    """Return results behind each other, each at a cache line of its own."""
-    moved, at = [], 0
-    for part, shape in zip(parts, shapes, strict=True):
-        one = Moved(part.operand.backend, np.dtype(part.dtype), tuple(shape), at)
-        moved.append(one)
-        at += (one.nbytes + _LINE - 1) // _LINE * _LINE
-    return moved
-
-
-def _joined(path: str, said: Sequence[tuple[str, list[list[int]], int | None]], axis: int) -> tuple[int, ...]:
-    """Return the shape of gathered arrays, whose axis is the first.
-
-    ``said``: of each rank, the dtype and the shapes of its arrays, and the length of the one that takes the result.
-
-    Raises:
-        MismatchError: they differ elsewhere, on all ranks alike.
-
-    """
-    where = f" at {path}" if path else ""
-    dtype, shapes, _ = said[0]
-    for rank, (other, others, _) in enumerate(said):
-        for shape in others:
-            if other != dtype or shape[1:] != shapes[0][1:]:
-                raise MismatchError.gather_ranks(
-                    rank, where, f"{other} {tuple(shape)}", f"{dtype} {tuple(shapes[0])}", axis
-                ).alike()
-    length = sum(shape[0] for _, others, _ in said for shape in others)
-    for rank, (*_, room) in enumerate(said):
-        if room not in {None, length}:
-            raise MismatchError.room(rank, where, room, length, axis).alike()
-    return (length, *shapes[0][1:])
-
-
-def _leaves(moved: Sequence[Moved]) -> str:
-    return ", ".join(f"{one.dtype.name} {one.shape}" for one in moved)[:300] or "nothing"
-
-
-class Brought(NamedTuple):
-    """What this rank brings: arrays with the axis first, and the arrays of ``out``, if there are any."""
-
-    entry: Entry
-    arrays: list[HostArray]
-    takers: list[Any] | None
-    axis: int
-
-    def room(self, index: int) -> int | None:
-        """Return the length of the array that takes the result of a leaf, along the axis; None if there is none."""
-        if self.takers is None:
-            return None
-        length: int = self.entry.parts[index].operand.backend.shape_dtype(self.takers[index])[0][self.axis]
-        return length
-
-
-class Told(NamedTuple):
-    """What a rank says of a leaf: its shape with the axis first, how it is cut, and the room for the result."""
-
-    shape: list[int]
-    lengths: list[int]
-    room: int | None
-
-
-class Share(NamedTuple):
-    """What moves of one leaf, as rows of a stream: all of them, those that this rank gets, and those that it gives.
-
-    ``length`` and ``begin``: of what this rank gets. ``given``: where in the stream some of its rows begin, the first
-    of them in its array, and how many.
-    """
-
-    row_bytes: int
-    num_rows: int
-    length: int
-    begin: int
-    given: list[tuple[int, int, int]]
-
-
-class Exchanges:
-    """The scatters and exchanges of one group."""
-
-    def __init__(self, link: Link) -> None:
-        """Use a link."""
-        self._link = link
+        return self._join(Contribution(entry, [*map(host_arrays, entry.parts)], None, 0), description, root, "")
 
     def scatter(self, value: Any, root: int, axis: int, out: Any) -> Any:
         """Return this rank's part of the root's value."""
-        brought = _read("scatter", value, axis, out)
-        said = self._tell("scatter", brought, [[] for _ in brought.arrays], root)
-        shares = [
-            self._scattered(part, [rank[index] for rank in said], root, axis)
-            for index, part in enumerate(brought.entry.parts)
-        ]
-        return self._move("scatter", brought, shares, root)
+        own = _read_untraced("scatter", value, axis, out)
+        announced = self._announce("scatter", own, [()] * len(own.arrays), root)
+        pairs = zip(own.entry.parts, own.arrays, announced, strict=True)
+        shares = [self._scattered(part, array, said, root, axis) for part, [array], said in pairs]
+        return self._stream("scatter", own, shares, root)
 
     def all_to_all(self, value: Any, axis: int, lengths: Sequence[int] | None, out: Any) -> Any:
         """Return the parts that all ranks have for this one, behind each other."""
-        brought = _read("all_to_all", value, axis, out)
-        cuts = [_cut("all_to_all", array.shape, axis, lengths, self._link.size) for array in brought.arrays]
-        said = self._tell("all_to_all", brought, cuts, None)
-        shares = [
-            self._exchanged(part, [rank[index] for rank in said], axis)
-            for index, part in enumerate(brought.entry.parts)
-        ]
-        return self._move("all_to_all", brought, shares, None)
+        own = _read_untraced("all_to_all", value, axis, out)
+        cuts = [_cut("all_to_all", array.shape, axis, lengths, self._link.size) for [array] in own.arrays]
+        announced = self._announce("all_to_all", own, cuts, None)
+        pairs = zip(own.entry.parts, own.arrays, announced, strict=True)
+        shares = [self._exchanged(part, array, said, axis) for part, [array], said in pairs]
+        return self._stream("all_to_all", own, shares, None)
 
-    def _tell(
-        self, collective: str, brought: Brought, cuts: Sequence[Sequence[int]], root: int | None
-    ) -> list[list[Told]]:
-        """Return what each rank says of each leaf."""
-        layout = f"{collective} {layout_of(brought.entry, with_shapes=False).hex()}"
-        digest = hashlib.blake2b(layout.encode(), digest_size=16).digest()
-        key = call_key(CallKind.COUNTS, how=(brought.axis & 255, 0), root=root, digest=digest)
-        parts = enumerate(zip(brought.arrays, cuts, strict=True))
-        own = [(array.shape, [*cut], brought.room(index)) for index, (array, cut) in parts]
-        blobs = self._link.agree(key, json.dumps(own).encode(), description=f"{collective} along axis {brought.axis}")
-        return [[Told(*leaf) for leaf in json.loads(blob)] for blob in blobs]
+    def _join(self, own: Contribution, description: str, root: int | None, destinations: str) -> Joined | None:
+        axis, rank, parts = own.axis or 0, self._link.rank, own.entry.parts
+        announced = self._announce("gather", own, [()] * len(parts), root, destinations, description)
+        shares, replicas = [], []
+        for part, arrays, said in zip(parts, own.arrays, announced, strict=True):
+            shapes = [shape for one in said for shape in one.shapes]
+            length = sum(shape[0] for shape in shapes)
+            _check_shapes(part, said, axis, "gathers")
+            _check_rooms(part, said, [length] * len(said), axis)
+            given = enumerate(arrays, sum(len(one.shapes) for one in said[:rank]))
+            sizes = [math.prod(shape) * arrays[0].itemsize for shape in shapes]
+            shares.append(Share(sizes, [*given], (0, (length, *shapes[0][1:]))))
+            replicas.append(len(shapes))
+        digest = layout_of(own.entry, destinations, with_shapes=False)
+        key = call_key(CallKind.GATHER, how=(axis & 255, 0), root=root, digest=digest)
+        is_wanted = root in {None, rank}
+        made = self._place(own, shares, key, description, is_wanted=is_wanted)
+        return Joined(made, replicas) if is_wanted else None
 
-    def _scattered(self, part: Part, said: Sequence[Told], root: int, axis: int) -> Share:
-        whole, own, where = said[root], self._link.rank, f" at {part.path}" * bool(part.path)
-        lengths = [one.shape[0] for one in said]
+    def _announce(
+        self,
+        collective: str,
+        own: Contribution,
+        cuts: Sequence[Sequence[int]],
+        root: int | None,
+        destinations: str = "",
+        description: str = "",
+    ) -> list[list[Announcement]]:
+        """Return what each rank announces, leaf by leaf."""
+        axis, parts = own.axis or 0, own.entry.parts
+        digest = layout_of(own.entry, f"{collective} {destinations}", with_shapes=False)
+        key = call_key(CallKind.ANNOUNCED, how=(axis & 255, 0), root=root, digest=digest)
+        rooms: list[int | None] = [None] * len(parts)
+        if own.outs is not None:
+            pairs = zip(parts, own.outs, strict=True)
+            rooms = [part.operand.backend.shape_dtype(out)[0][axis] for part, out in pairs]
+        leaves = zip(own.arrays, cuts, rooms, strict=True)
+        brought = [([array.shape for array in arrays], cut, room) for arrays, cut, room in leaves]
+        everyone = self._link.announce(key, brought, description=description or f"{collective} along axis {axis}")
+        return [[Announcement(*one) for one in said] for said in zip(*everyone, strict=True)]
+
+    def _scattered(self, part: Part, array: HostArray, said: Sequence[Announcement], root: int, axis: int) -> Share:
+        own, where, [whole] = self._link.rank, at(part.path), said[root].shapes
+        lengths = [one.shapes[0][0] for one in said]
         for rank, one in enumerate(said):
-            if one.shape[1:] != whole.shape[1:]:
-                got, expected = (f"{part.dtype} {tuple(each.shape)}" for each in (one, whole))
+            if one.shapes[0][1:] != whole[1:]:
+                got, expected = (f"{part.dtype} {tuple(shape)}" for shape in (one.shapes[0], whole))
                 raise MismatchError(
                     f"Rank {rank} expects {got}{where} and the root scatters {expected}, both with axis {axis} in "
                     "front. All other lengths must be the same. Nothing was done."
                 ).alike()
         others = sum(lengths) - lengths[root]
-        if others > whole.shape[0]:
+        if others > whole[0]:
             raise MismatchError(
                 f"The other ranks expect parts{where} of {others} in all along axis {axis}, and the root's value has "
-                f"{whole.shape[0]} there. Nothing was done."
+                f"{whole[0]} there. Nothing was done."
             ).alike()
-        lengths[root] = whole.shape[0] - others
-        _check_room(said, lengths, where, axis)
-        starts = [0, *itertools.accumulate(lengths)]
-        given = [(0, 0, whole.shape[0])] if own == root else []
-        return Share(_row_bytes(part, whole), whole.shape[0], lengths[own], starts[own], given)
+        lengths[root] = whole[0] - others
+        _check_rooms(part, said, lengths, axis)
+        given = enumerate(_parts(array, lengths)) if own == root else ()
+        return Share(_nbytes(array, lengths), [*given], (own, (lengths[own], *array.shape[1:])))
 
-    def _exchanged(self, part: Part, said: Sequence[Told], axis: int) -> Share:
-        first, own, where = said[0], self._link.rank, f" at {part.path}" * bool(part.path)
-        for rank, one in enumerate(said):
-            if one.shape[1:] != first.shape[1:]:
-                got, expected = (f"{part.dtype} {tuple(each.shape)}" for each in (one, first))
-                raise MismatchError.gather_ranks(rank, where, got, expected, axis, verb="exchanges").alike()
-        totals = [sum(one.lengths[rank] for one in said) for rank in range(len(said))]
-        _check_room(said, totals, where, axis)
-        starts, rows = [0, *itertools.accumulate(totals)], [0, *itertools.accumulate(said[own].lengths)]
-        before = [starts[rank] + sum(one.lengths[rank] for one in said[:own]) for rank in range(len(said))]
-        given = list(zip(before, rows, said[own].lengths, strict=False))
-        return Share(_row_bytes(part, first), starts[-1], totals[own], starts[own], given)
+    def _exchanged(self, part: Part, array: HostArray, said: Sequence[Announcement], axis: int) -> Share:
+        own, size = self._link.rank, len(said)
+        _check_shapes(part, said, axis, "exchanges")
+        totals = [sum(one.cut[rank] for one in said) for rank in range(size)]
+        _check_rooms(part, said, totals, axis)
+        given = zip(range(own, size * size, size), _parts(array, said[own].cut), strict=True)
+        sizes = _nbytes(array, by_receiver([one.cut for one in said]))
+        return Share(sizes, [*given], (own * size, (totals[own], *array.shape[1:])))
 
-    def _move(self, collective: str, brought: Brought, shares: Sequence[Share], root: int | None) -> Any:
-        """Move all leaves as one stream, and return the result."""
-        entry, sources, targets, at = brought.entry, list[Piece](), list[Piece](), 0
-        made, memory = list[HostArray](), list[HostArray | None]()
-        for index, (array, share) in enumerate(zip(brought.arrays, shares, strict=True)):
-            size = share.row_bytes
-            for begin, row, count in share.given:
-                sources.append((at + begin * size, address_of(array) + row * size, count * size))
-            backend, taker = entry.parts[index].operand.backend, brought.takers and brought.takers[index]
-            own = memory_of(backend, taker, array.dtype) if taker is not None and not brought.axis else None
-            memory.append(own)
-            made.append(native.new_result((share.length, *array.shape[1:]), array.dtype) if own is None else own)
-            targets.append((at + share.begin * size, address_of(made[-1]), share.length * size))
-            at += share.num_rows * size
-        stream = Stream(at, [one for one in sources if one[2]], [one for one in targets if one[2]])
-        layout = f"{layout_of(entry, with_shapes=False).hex()[:8]} along axis {brought.axis}, {at} bytes"
-        move(self._link, stream, collective, layout, root=root)
-        backends = [part.operand.backend for part in entry.parts]
-        turned = [np.ascontiguousarray(np.moveaxis(one, 0, brought.axis)) if brought.axis else one for one in made]
-        if brought.takers is None:
-            pairs = zip(backends, turned, strict=True)
-            return component(entry, [backend.from_hosts([array], [_DEVICE])[0] for backend, array in pairs])
-        for backend, taker, array, own in zip(backends, brought.takers, turned, memory, strict=True):
-            hand_over(backend, taker, array, own)
-        return component(entry, brought.takers)
+    def _place(
+        self, own: Contribution, shares: Sequence[Share], key: bytes, description: str, *, is_wanted: bool = True
+    ) -> list[HostArray]:
+        """Move all leaves at once; return what this rank takes, in new arrays or in the memory that the ranks share."""
+        is_kept = is_wanted and own.outs is None and not own.axis
+        keeps = is_kept and all(part.operand.backend.takes_read_only for part in own.entry.parts)
+        stream, begins, results = _laid_out(own, shares, makes=is_wanted and not keeps)
+        nbytes, sources, targets = max(stream.nbytes, 1), stream.sources, stream.targets
+        outcome = self._link.place(key, nbytes, sources, targets, description=description, wants_lease=keeps)
+        if not keeps:
+            return results
+        leaves = zip(begins, shares, own.arrays, strict=True)
+        views = [outcome.view(begin, share.taken[1], arrays[0].dtype) for begin, share, arrays in leaves]
+        return views if outcome.is_leased else [view.copy() for view in views]
+
+    def _stream(self, collective: str, own: Contribution, shares: Sequence[Share], root: int | None) -> Any:
+        """Move all leaves as one stream, in parts if it is long, and return the result."""
+        stream, _, results = _laid_out(own, shares, makes=True)
+        layout = layout_of(own.entry, with_shapes=False).hex()[:8]
+        move(self._link, stream, collective, f"{layout} along axis {own.axis}, {stream.nbytes} bytes", root=root)
+        return _wrapped(own, results)
 
 
-def _read(collective: str, value: Any, axis: int, out: Any) -> Brought:
-    """Read what this rank brings.
+class Stream(NamedTuple):
+    """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
+
+    A piece is an offset in the stream, an address of this process, and a number of bytes.
+    """
+
+    nbytes: int
+    sources: list[Piece]
+    targets: list[Piece]
+
+
+def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
+    """Move the pieces of all ranks through the memory that they share.
+
+    A stream that does not fit there goes through it in parts: after an error some of them have been written.
+    ``layout``: in words, everything beside ``collective`` and ``root`` in which ranks must agree.
+    """
+    description = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
+    digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
+    kind = call_key(CallKind.STREAM, root=root, digest=digest)
+    nbytes, sources, step = max(stream.nbytes, 1), stream.sources, link.result_bytes
+    kept: list[object] = []  # memory of copies, until they have been read
+    if nbytes > step:
+        sources = [_apart(piece, stream.targets, kept) for piece in stream.sources]
+    for begin in link.parts(range(0, nbytes, step)):
+        end = min(begin + step, nbytes)
+        parts = (pieces if nbytes <= step else [*_within(pieces, begin, end)] for pieces in (sources, stream.targets))
+        link.place(kind, end - begin, *parts, description=description[:MOST_DESCRIBED])
+
+
+def by_receiver(sent: Sequence[Sequence[int]]) -> list[int]:
+    """Return how much each rank sends to each, in the order of an exchange: first what all ranks send to rank 0."""
+    return [lengths[receiver] for receiver in range(len(sent)) for lengths in sent]
+
+
+def announce_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[list[int]]:
+    """Return how many elements each rank sends to each: ``counts[sender][receiver]``.
 
     Raises:
-        TreefoldError: one of its kinds.
+        MismatchError: a rank sends more or less than the other expects, on all ranks alike.
 
     """
-    if isinstance(axis, bool) or not isinstance(axis, int):
-        raise ArgumentError.gather_axis(axis, "")
+    key = call_key(CallKind.ANNOUNCED, digest=hashlib.blake2b(layout.encode(), digest_size=16).digest())
+    said = link.announce(key, [sent, expected], description=f"all_to_all of {layout}")
+    for sender, (counts, _) in enumerate(said):
+        for receiver, count in enumerate(counts):
+            if count != said[receiver][1][sender]:
+                raise MismatchError(
+                    f"Rank {sender} sends {counted(count, 'element')} to rank {receiver}, which expects "
+                    f"{said[receiver][1][sender]}. Split sizes must agree, so nothing was moved, on no rank."
+                ).alike()
+    return [counts for counts, _ in said]
+
+
+def _read(value: DistributedValues, axis: int | None, out: Any) -> Contribution:
+    read_leaf: LeafReader = read_copied_leaf if axis is None else functools.partial(read_gathered_leaf, axis=axis)
+    entry = read_entry(value, read_components(value.values), _DEVICE, read_leaf)
+    check_movable(entry)
+    outs = None
+    if out is not None:
+        outs = read_outs(out, entry) if axis is None else read_joining_outs(out, entry, axis)
+    return Contribution(entry, [host_arrays(part) for part in entry.parts], outs, axis)
+
+
+def _read_untraced(collective: str, value: Any, axis: int, out: Any) -> Contribution:
+    _check_axis(axis)
     if tracing_backend(value) is not None:
         raise ArgumentError.traced(collective)
-    local = PerReplica([value])
-    entry = read_entry(
-        local, read_components(local.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
-    )
-    check_movable(entry)
-    takers = None if out is None else read_joining_takers(out, entry, axis)
-    return Brought(entry, [host_arrays(part)[0] for part in entry.parts], takers, axis)
+    return _read(PerReplica([value]), axis, out)
+
+
+def _laid_out(own: Contribution, shares: Sequence[Share], *, makes: bool) -> tuple[Stream, list[int], list[HostArray]]:
+    """Return leaves as one stream, each at a cache line of its own, and where there this rank's results begin.
+
+    ``makes``: whether to return memory for the results, too, which are targets of the stream then.
+    """
+    sources, begins, results, end = list[tuple[int, HostArray]](), list[int](), list[HostArray](), 0
+    for index, (share, arrays) in enumerate(zip(shares, own.arrays, strict=True)):
+        starts = [*itertools.accumulate(share.sizes, initial=-(-end // _LINE) * _LINE)]
+        end, (first, shape) = starts[-1], share.taken
+        sources += [(starts[number], array) for number, array in share.given]
+        begins.append(starts[first])
+        if makes:
+            memory = own.memory(index)
+            results.append(native.new_result(shape, arrays[0].dtype) if memory is None else memory)
+    return Stream(end, Pieces(sources), Pieces(zip(begins, results, strict=False))), begins, results
+
+
+def _wrapped(own: Contribution, results: Sequence[HostArray]) -> Any:
+    """Return results in the structure of the value, with the axis where it belongs: new arrays, or those of ``out``."""
+    axis, backends = own.axis, [part.operand.backend for part in own.entry.parts]
+    turned = [np.ascontiguousarray(np.moveaxis(one, 0, axis)) if axis else one for one in results]
+    if own.outs is None:
+        pairs = zip(backends, turned, strict=True)
+        return component(own.entry, [backend.from_hosts([array], [_DEVICE])[0] for backend, array in pairs])
+    for index, (backend, out, array) in enumerate(zip(backends, own.outs, turned, strict=True)):
+        hand_over(backend, out, array, own.memory(index))
+    return component(own.entry, own.outs)
+
+
+def _parts(array: HostArray, lengths: Sequence[int]) -> list[HostArray]:
+    """Return parts of an array, cut along its first axis."""
+    starts = itertools.accumulate(lengths, initial=0)
+    return [array[start : start + length] for start, length in zip(starts, lengths, strict=False)]
+
+
+def _nbytes(like: HostArray, lengths: Sequence[int]) -> list[int]:
+    """Return the bytes of so many rows of an array each."""
+    return [like.itemsize * math.prod(like.shape[1:]) * length for length in lengths]
+
+
+def _check_axis(axis: object) -> None:
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise ArgumentError.gather_axis(axis, "")
+
+
+def _check_shapes(part: Part, said: Sequence[Announcement], axis: int, verb: str) -> None:
+    """Refuse arrays that differ in more than their lengths along the axis, on all ranks alike."""
+    first = said[0].shapes[0]
+    for rank, one in enumerate(said):
+        for shape in one.shapes:
+            if shape[1:] != first[1:]:
+                got, expected = (f"{part.dtype} {tuple(each)}" for each in (shape, first))
+                raise MismatchError.gather_ranks(rank, at(part.path), got, expected, axis, verb=verb).alike()
+
+
+def _check_rooms(part: Part, said: Sequence[Announcement], lengths: Sequence[int], axis: int) -> None:
+    """Refuse out arrays that are not as long as the results of their ranks, on all ranks alike."""
+    for rank, (one, length) in enumerate(zip(said, lengths, strict=True)):
+        if one.room not in {None, length}:
+            raise MismatchError.room(rank, at(part.path), one.room or 0, length, axis).alike()
 
 
 def _cut(collective: str, shape: Sequence[int], axis: int, lengths: Any, count: int) -> list[int]:
@@ -465,67 +411,6 @@ def _cut(collective: str, shape: Sequence[int], axis: int, lengths: Any, count: 
             f"whose sum is the length of the axis, {shape[0]} here."
         )
     return given
-
-
-def _check_room(said: Sequence[Told], lengths: Sequence[int], where: str, axis: int) -> None:
-    for rank, (one, length) in enumerate(zip(said, lengths, strict=True)):
-        if one.room not in {None, length}:
-            raise MismatchError.room(rank, where, one.room or 0, length, axis).alike()
-
-
-def _row_bytes(part: Part, leaf: Told) -> int:
-    return np.dtype(part.dtype).itemsize * math.prod(leaf.shape[1:])
-
-
-class Stream(NamedTuple):
-    """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
-
-    A piece is an offset in the stream, an address of this process, and a number of bytes.
-    """
-
-    nbytes: int
-    sources: Sequence[Piece]
-    targets: Sequence[Piece]
-
-
-def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
-    """Move the pieces of all ranks through the memory that they share.
-
-    A stream that does not fit there goes through it in parts: after an error some of them have been written.
-    ``layout``: in words, everything beside ``collective`` and ``root`` in which ranks must agree.
-    """
-    description = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
-    digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
-    kind = call_key(CallKind.STREAM, root=root, digest=digest)
-    whole, nbytes = stream.sources, max(stream.nbytes, 1)
-    kept: list[object] = []  # memory of copies, until they have been read
-    if nbytes > link.result_bytes:
-        whole = [_apart(piece, stream.targets, kept) for piece in stream.sources]
-    for begin in link.parts(range(0, nbytes, link.result_bytes)):
-        end = min(begin + link.result_bytes, nbytes)
-        sources, targets = list(_within(whole, begin, end)), list(_within(stream.targets, begin, end))
-        link.place(kind, end - begin, sources, targets, description=description[:400])
-
-
-def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:
-    """Return how many elements each rank sends to each: ``counts[sender][receiver]``.
-
-    Raises:
-        MismatchError: a rank sends more or less than the other expects, on all ranks alike.
-
-    """
-    digest = hashlib.blake2b(layout.encode(), digest_size=16).digest()
-    own = struct.pack(f"<{2 * link.size}Q", *sent, *expected)
-    said = link.agree(call_key(CallKind.COUNTS, digest=digest), own, description=f"all_to_all of {layout}")
-    counts = [struct.unpack(f"<{2 * link.size}Q", blob) for blob in said]
-    for sender, row in enumerate(counts):
-        for receiver in range(link.size):
-            if row[receiver] != counts[receiver][link.size + sender]:
-                raise MismatchError(
-                    f"Rank {sender} sends {counted(row[receiver], 'element')} to rank {receiver}, which expects "
-                    f"{counts[receiver][link.size + sender]}. Split sizes must agree, so nothing was moved, on no rank."
-                ).alike()
-    return [row[: link.size] for row in counts]
 
 
 def _apart(source: Piece, targets: Sequence[Piece], kept: list[object]) -> Piece:
@@ -551,7 +436,7 @@ def overwrites(target: Piece, source: Piece) -> bool:
 
 def _within(pieces: Sequence[Piece], begin: int, end: int) -> Iterator[Piece]:
     """Return what of the pieces lies in a part of the stream, whose begin counts as 0."""
-    for at, address, nbytes in pieces:
-        low, high = max(at, begin), min(at + nbytes, end)
+    for start, address, nbytes in pieces:
+        low, high = max(start, begin), min(start + nbytes, end)
         if low < high:
-            yield low - begin, address + low - at, high - low
+            yield low - begin, address + low - start, high - low

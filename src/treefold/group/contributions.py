@@ -176,7 +176,7 @@ _DEVICE = "cpu:0"
 _AS_IT_IS = Fold(ReduceOp.MAX)
 
 
-def read_takers(
+def read_outs(
     out: Any, entry: Entry, shapes: Sequence[Sequence[int]] | None = None, fold: Fold = _AS_IT_IS
 ) -> list[Any]:
     """Return the arrays of ``out``, one for each part of an entry. They may share memory with the value.
@@ -197,7 +197,7 @@ def read_takers(
     return [arrays[0] for arrays in read_out([target], [_reading_of(target)], [bare], fold)]
 
 
-def read_joining_takers(out: Any, entry: Entry, axis: int) -> list[Any]:
+def read_joining_outs(out: Any, entry: Entry, axis: int) -> list[Any]:
     """Return the arrays of ``out``, which may have any length along ``axis``, that of the parts' first axis.
 
     Raises:
@@ -213,10 +213,10 @@ def read_joining_takers(out: Any, entry: Entry, axis: int) -> list[Any]:
         if isinstance(leaf, Leaf) and len(leaf.shape) == len(part.operand.shape):
             length = leaf.shape[axis]
         shapes.append(_with_axis(length, others, axis))
-    return read_takers(out, entry, shapes)
+    return read_outs(out, entry, shapes)
 
 
-def read_takers_of_part(value: Any, op: ReduceOpLike, own: Sequence[Any], out: Any) -> list[Any]:
+def read_outs_of_part(value: Any, op: ReduceOpLike, own: Sequence[Any], out: Any) -> list[Any]:
     """Return the arrays of ``out`` that take a part of the reduction of a value, as long as the arrays of ``own``.
 
     Raises:
@@ -225,7 +225,7 @@ def read_takers_of_part(value: Any, op: ReduceOpLike, own: Sequence[Any], out: A
     """
     fold, local = Fold(ReduceOp.parse(op)), PerReplica([value])
     entry = read_entry(local, _reading_of(local), _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold))
-    return read_takers(out, entry, [part.shape for part in own], fold)
+    return read_outs(out, entry, [part.shape for part in own], fold)
 
 
 def _with_axis(length: int, others: Sequence[int], axis: int) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
-from treefold.group.collectives import Collectives, Exchanges
-from treefold.group.contributions import read_takers_of_part, structure_of
+from treefold.group.collectives import Collectives
+from treefold.group.contributions import read_outs_of_part, structure_of
 from treefold.group.reductions import Reductions
 from treefold.group.traced_calls import call_later, check_untraced, tracing_backend
 from treefold.group.transport.link import Link, one_call
@@ -40,8 +40,7 @@ class Group:
         """Take over a link that ``connect`` has made."""
         self._link = link
         self._collectives = Collectives(link)
-        self._reductions = Reductions(link, self._collectives.join)
-        self._exchanges = Exchanges(link)
+        self._reductions = Reductions(link)
         _open.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)  # the last to register is the first to run: before PyTorch and MPI end
@@ -119,7 +118,7 @@ class Group:
         leaves, structure = flatten(value)
         columns = [cut_equally(array, axis, self.size) for array in leaves]
         parts = [[column[rank] for column in columns] for rank in range(self.size)]
-        takers = () if out is None else read_takers_of_part(value, op, parts[self.rank], out)
+        takers = () if out is None else read_outs_of_part(value, op, parts[self.rank], out)
         cut = f"{structure_of(structure)} along axis {axis}"
         own = self._reductions.reduce_scatter(parts, op, takers, cut=cut)
         result: T = unflatten(structure, own)
@@ -177,7 +176,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T = self._exchanges.scatter(value, self._checked_root(root), axis, out)
+        result: T = self._collectives.scatter(value, self._checked_root(root), axis, out)
         return result
 
     @as_written
@@ -192,7 +191,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T = self._exchanges.all_to_all(value, axis, lengths, out)
+        result: T = self._collectives.all_to_all(value, axis, lengths, out)
         return result
 
     @as_written
@@ -220,7 +219,7 @@ class Group:
 
         :meta private:
         """
-        return Reductions(self._link, self._collectives.join, accumulate)
+        return Reductions(self._link, accumulate)
 
     def gathered(self, value: Any, axis: int, destinations: str) -> Any:
         """Return what ``all_gather`` does, for destinations in which ranks must agree: for ops objects.

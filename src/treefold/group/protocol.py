@@ -25,14 +25,12 @@ class CallKind(enum.IntEnum):
     BARRIER = 16
     BROADCAST = 17
     GATHER = 18
-    #: The ranks tell each other the shapes that a gather lays behind each other.
-    SHAPES = 19
     #: The ranks tell each other how many replicas each of their leaves has.
     REPLICAS = 21
     #: Pieces of a stream of bytes.
     STREAM = 32
-    #: The ranks tell each other how much each sends to each.
-    COUNTS = 33
+    #: The ranks announce the shapes and lengths that differ from rank to rank.
+    ANNOUNCED = 33
     #: The ranks tell each other what they are, as they connect.
     CONNECT = 253
     #: A rank has stopped, and says why.

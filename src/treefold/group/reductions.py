@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -29,7 +28,7 @@ from treefold.execution import Operand, native
 from treefold.execution.host_fold import Job, fold_batch, rounds_as_once
 from treefold.fold import Fold
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.collectives import Join
+from treefold.group.collectives import Collectives
 from treefold.group.contributions import (
     address_of,
     dense_shape_of,
@@ -55,6 +54,7 @@ if HAS_SHARED_MEMORY:
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
 _ITSELF = True
+_NUMPY = NumpyBackend()
 
 
 class Result(NamedTuple):
@@ -107,10 +107,10 @@ class Reduced(NamedTuple):
 class Reductions(TracedCalls):
     """The all-reduces of one group, with what is known of the calls so far."""
 
-    def __init__(self, link: Link, join: Join, accumulate: str = "exact") -> None:
-        """Start without knowing any call. ``join``: lays the ranks' sparse rows behind each other."""
+    def __init__(self, link: Link, accumulate: str = "exact") -> None:
+        """Start without knowing any call."""
         super().__init__(link)
-        self._join, self._accumulate = join, accumulate
+        self._collectives, self._accumulate = Collectives(link), accumulate
         self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
 
     def all_reduce(
@@ -226,7 +226,7 @@ class Reductions(TracedCalls):
         own, entry = read_value(call.value, call.reading, fold, call.weights, _DEVICE)
         takers = None if call.into is None else _read_out(call.out, call.into, entry, fold)
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
-        rows = join_rows(self._join, entry, is_dense, fold, root)
+        rows = _join_rows(self._collectives, entry, is_dense, fold, root)
         dense = replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
         kind = CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED
         known = None if key is None else self._known.get(key)
@@ -236,7 +236,7 @@ class Reductions(TracedCalls):
         fold, folds_alone = _agreed(self._link, known, own)
         if folds_alone:
             dtypes = [result.narrow for result in known.results]
-            made = fold_joined(self._join, dense, dtypes, known.form.description, fold, root)
+            made = _fold_joined(self._collectives, dense, dtypes, known.form.description, fold, root)
             targets, outcome = None if made is None else [_row_of(array) for array in made], None
         else:
             needs_targets = is_wanted and (known.is_private or takers is not None)
@@ -359,8 +359,7 @@ def _agreed(link: Link, known: KnownCall, own: Sequence[Fraction] | None) -> tup
         return fold, False
     key = call_key(CallKind.WEIGHTS, digest=hashlib.blake2b(known.form.kind, digest_size=16).digest())
     is_narrow = any(one.dtype != one.narrow for one in known.results)
-    blob = json.dumps([is_narrow, *map(str, own or ())]).encode()
-    said = [json.loads(one) for one in link.agree(key, blob, description=known.form.description)]
+    said = link.announce(key, [is_narrow, *map(str, own or ())], description=known.form.description)
     if own is not None:
         everyone = [Fraction(weight) for _, *weights in said for weight in weights]
         try:
@@ -376,8 +375,7 @@ def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
     """Return how many replicas each rank has; ranks tell each other those of each leaf if some of them differ."""
     if not needed.are_mixed:
         return [(count,) for count in needed.replicas]
-    said = link.agree(call_key(CallKind.REPLICAS), json.dumps(own).encode(), description="numbers of replicas")
-    return [tuple(json.loads(blob)) for blob in said]
+    return [*map(tuple, link.announce(call_key(CallKind.REPLICAS), own, description="numbers of replicas"))]
 
 
 def _arrays(results: Sequence[Result], outcome: Outcome | None, targets: Sequence[Row] | None) -> list[Any]:
@@ -456,17 +454,20 @@ def _is_on(target: Row, view: HostArray | None) -> bool:
     return view is not None and view.flags.c_contiguous and address_of(view) == target.addresses[0]
 
 
-_NUMPY = NumpyBackend()
-
-
-def join_rows(join: Join, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
+def _join_rows(
+    collectives: Collectives,
+    entry: Entry,
+    is_dense: Sequence[bool],
+    fold: Fold,
+    root: int | None,
+) -> list[Any]:
     """Return the sparse rows of all ranks, laid behind each other as in one process."""
     if all(is_dense):
         return []
     parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
     shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
     description = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
-    joined = join(replace(entry, parts=parts), description, 0, root)
+    joined = collectives.join(replace(entry, parts=parts), description, root)
     if joined is None:
         return []
     arrays = []
@@ -479,15 +480,20 @@ def join_rows(join: Join, entry: Entry, is_dense: Sequence[bool], fold: Fold, ro
     return arrays
 
 
-def fold_joined(
-    join: Join, entry: Entry, dtypes: Sequence[np.dtype[Any]], description: str, fold: Fold, root: int | None
+def _fold_joined(
+    collectives: Collectives,
+    entry: Entry,
+    dtypes: Sequence[np.dtype[Any]],
+    description: str,
+    fold: Fold,
+    root: int | None,
 ) -> list[HostArray] | None:
     """Return the fold of all ranks' dense arrays, made by this rank, in dtypes of its own; None off the ``root``."""
     parts = []
     for part in entry.parts:
         flat = tuple([array.reshape(-1) for array in host_arrays(part)])
         parts.append(replace(part, operand=Operand(_NUMPY, flat, (-1,))))
-    joined = join(replace(entry, parts=tuple(parts)), description, 0, root)
+    joined = collectives.join(replace(entry, parts=tuple(parts)), description, root)
     if joined is None:
         return None
     jobs = []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import ctypes
 import functools
+import json
 import os
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
 from treefold.engines.times import WARN_AFTER_S
@@ -167,6 +168,11 @@ class Link(abc.ABC):
         """Return what each rank says, by rank."""
         self._operate(description)
         return self._agree(key, blob, description, is_refused=False).blobs
+
+    def announce(self, key: bytes, own: object, *, description: str) -> list[Any]:
+        """Return what each rank announces, by rank: whatever JSON can hold."""
+        blobs = self.agree(key, json.dumps(own).encode(), description=description)
+        return [json.loads(blob) for blob in blobs]
 
     def parts(self, batches: Sequence[_Part]) -> Iterator[_Part]:
         """Give the parts of a call one after the other, each of which is an operation or several."""

@@ -6,7 +6,6 @@ Beside it, checks of a collective: its op, its root, its numbers and sizes of te
 from __future__ import annotations
 
 import ctypes
-import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -90,12 +89,6 @@ def _copyable(tensor: Any) -> Any:
 def piece(at: int, flat: Any) -> Piece:
     """Return a flat tensor as a piece of a stream."""
     return at, flat.data_ptr(), flat.nbytes
-
-
-def laid_out(flats: Sequence[Any]) -> list[Piece]:
-    """Return flat tensors as pieces behind each other."""
-    starts = itertools.accumulate((flat.nbytes for flat in flats), initial=0)
-    return [piece(at, flat) for at, flat in zip(starts, flats, strict=False)]  # the last one is the end
 
 
 def read_only(array: HostArray, dtype: Any) -> Any:

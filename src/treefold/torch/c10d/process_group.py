@@ -15,7 +15,7 @@ import os
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import distributed
@@ -27,7 +27,7 @@ from treefold.engines.stores import interfaces
 from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.bootstrap.connecting import connect_link
 from treefold.group.bootstrap.rank_sources import StoreRoster
-from treefold.group.collectives import Collectives, Stream, move, tell_counts
+from treefold.group.collectives import Collectives, Stream, announce_counts, by_receiver, move
 from treefold.group.reductions import Reductions
 from treefold.group.transport.link import one_call
 from treefold.torch.c10d.calls import Call, CallQueue
@@ -39,7 +39,6 @@ from treefold.torch.c10d.flat import (
     check_written,
     columns,
     in_memory,
-    laid_out,
     op_of,
     parts,
     piece,
@@ -54,6 +53,94 @@ _NAME = "treefold"
 #: Results are laid out at multiples of this number of bytes.
 _LINE = 64
 _open = weakref.WeakSet[Any]()
+_Result = TypeVar("_Result")
+_LOOPBACK = "127.0.0.1"
+
+
+class Ranks:
+    """One rank's end of the link that joins the ranks. One thread at a time calls its methods, but ``leave``."""
+
+    def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
+        """Wait until all ranks have come, and join them.
+
+        Also where the group may never have a collective: until ranks are joined, none sees that another has ended.
+
+        Raises:
+            ConnectError: some have not come in so many seconds, or one has failed.
+            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+
+        """
+        self.rank, self.size = rank, size
+        roster = StoreRoster(store, rank, size, name)
+        self.link = self._link = connect_link(roster, seconds, seconds)
+        self.collectives = Collectives(self.link)
+        self.reductions = Reductions(self.link)
+        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
+        self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, roster.attempt
+
+    def own_cores(self) -> set[int]:
+        """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
+
+        Where computing takes all cores, Linux often puts the threads of two ranks on one of them, where these wait for
+        each other, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
+        no shares: the threads of treefold's core, which such calls start, would inherit them.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        if not self.is_one_host or self.size * torch.get_num_threads() < len(cores):
+            return set()
+        begin, end = (place * len(cores) // self.size for place in (self.rank, self.rank + 1))
+        return set(cores[begin : max(begin + 1, end)])
+
+    @one_call
+    def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
+        """Make a call, and write its results into tensors; a part of it may take ``seconds``.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        self.link.timeout_seconds = seconds
+        flat = Flat()
+        result = body(flat)
+        flat.finish()
+        return result
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the group, waiting for nobody; ``error``: because of what."""
+        self.link.close(error)
+
+
+def message_group(store: Store, name: str, rank: int, size: int, timeout: timedelta, *, is_one_host: bool) -> Any:
+    """Return a gloo process group for sends and receives alone, without waiting for the other ranks.
+
+    Two ranks connect when they first have a message. ``is_one_host``: whether all ranks share a host; then
+    this rank listens on the loopback interface only. ``name``: what keys in the store begin with.
+    """
+    options = ProcessGroupGloo._Options()  # noqa: SLF001 - there is no public way to devices
+    options._devices = _devices(is_one_host)  # noqa: SLF001 - as above
+    options._threads = 1  # noqa: SLF001 - they run collectives, of which there are none here
+    options._timeout = timeout  # noqa: SLF001 - as above
+    return ProcessGroupGloo(PrefixStore(f"{name}/messages", store), rank, size, options)
+
+
+def _devices(is_one_host: bool) -> list[Any]:  # noqa: FBT001 - the one argument
+    if is_one_host:
+        return [ProcessGroupGloo.create_device(hostname=_LOOPBACK, lazy_init=True)]
+    names = [ProcessGroupGloo.create_device(interface=name, lazy_init=True) for name in interfaces()]
+    return names or [ProcessGroupGloo.create_default_device(lazy_init=True)]
+
+
+class Moved(NamedTuple):
+    """What a collective moves: pieces of so many bytes behind each other, and those of this rank, by number.
+
+    ``layout``: in words, everything in which ranks must agree. ``result``: what the work's future is to hold.
+    """
+
+    sizes: list[int]
+    given: list[tuple[int, Any]]
+    taken: list[tuple[int, Any]]
+    layout: str
+    result: list[Any]
 
 
 @untraced
@@ -112,18 +199,15 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def broadcast(self, tensors: list[Any], opts: Any) -> Any:
         """Copy one rank's tensors into those of the others."""
-        root = opts.rootRank
+        is_root = opts.rootRank == self._ranks.rank
 
-        def body(flat: Flat) -> list[Any]:
-            check_rank(root, self._ranks.size)
-            is_root = root == self._ranks.rank
+        def find(flat: Flat) -> Moved:
             flats = [flat.source(tensor) if is_root else flat.target(tensor) for tensor in tensors]
-            pieces = laid_out(flats)
-            stream = Stream(sum(one.nbytes for one in flats), pieces if is_root else [], [] if is_root else pieces)
-            move(self._ranks.link, stream, "broadcast", words(flats), root=root)
-            return tensors
+            pieces = [*enumerate(flats)]
+            given, taken = (pieces, []) if is_root else ([], pieces)
+            return Moved([one.nbytes for one in flats], given, taken, words(flats), tensors)
 
-        return self._call(opts, body)
+        return self._move("broadcast", find, opts, opts.rootRank)
 
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensors into one list of tensors each, in order of ranks."""
@@ -319,58 +403,68 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Copy every rank's tensors into the lists that ``find`` finds: for each tensor, one place for each rank."""
         rank, size = self._ranks.rank, self._ranks.size
 
-        def body(flat: Flat) -> list[Any]:
+        def moved(flat: Flat) -> Moved:
             outputs = find()
             given = [flat.source(tensor) for tensor in inputs]
             taken = [[flat.target(tensor) for tensor in column] for column in outputs]
             for own, column in zip(given, taken, strict=True):
                 check_count("all_gather", column, size)
                 check_sizes("all_gather", [column[rank]], [own])
-            ends = [end for column in taken for end in column]
-            pieces = laid_out(ends)
-            sources = [piece(at, own) for (at, _, _), own in zip(pieces[rank::size], given, strict=True)]
-            move(self._ranks.link, Stream(sum(e.nbytes for e in ends), sources, pieces), "all_gather", words(ends))
-            return [output for column in outputs for output in column]
+            ends, result = [*itertools.chain(*taken)], [*itertools.chain(*outputs)]
+            own_places = range(rank, len(ends), size)
+            pieces = [*zip(own_places, given, strict=True)]
+            return Moved([end.nbytes for end in ends], pieces, [*enumerate(ends)], words(ends), result)
 
-        return self._call(opts, body)
+        return self._move("all_gather", moved, opts)
 
     def _move_by_root(self, collective: str, tensors: list[Any], lists: list[list[Any]], opts: Any) -> Any:
         """Gather every rank's tensor into a list of the root's, or scatter that list."""
         rank, size, root, gathers = self._ranks.rank, self._ranks.size, opts.rootRank, collective == "gather"
 
-        def body(flat: Flat) -> list[Any]:
-            check_rank(root, size)
+        def find(flat: Flat) -> Moved:
             own = flat.source(tensors[0]) if gathers else flat.target(tensors[0])
             at_root = lists[0] if root == rank else []
             whole = [flat.target(one) if gathers else flat.source(one) for one in at_root]
             if root == rank:
                 check_count(collective, whole, size)
             check_sizes(collective, whole, [own] * len(whole))
-            part, places = [piece(rank * own.nbytes, own)], laid_out(whole)
-            stream = Stream(size * own.nbytes, *((part, places) if gathers else (places, part)))
-            move(self._ranks.link, stream, collective, words([own]), root=root)
-            return at_root if gathers else tensors
+            given, taken = [(rank, own)], [*enumerate(whole)]
+            if not gathers:
+                given, taken = taken, given
+            return Moved([own.nbytes] * size, given, taken, words([own]), at_root if gathers else tensors)
 
-        return self._call(opts, body)
+        return self._move(collective, find, opts, root)
 
     def _exchange(self, find: Callable[[], tuple[list[Any], list[Any]]], result: list[Any], opts: Any) -> Any:
         """Make an all-to-all of the tensors that ``find`` finds: those to send, and those to write."""
         rank, size = self._ranks.rank, self._ranks.size
 
-        def body(flat: Flat) -> list[Any]:
+        def moved(flat: Flat) -> Moved:
             inputs, outputs = find()
             given, taken = [flat.source(one) for one in inputs], [flat.target(one) for one in outputs]
             if {len(given), len(taken)} != {size} or len({one.dtype for one in (*given, *taken)}) != 1:
                 raise ProcessGroupError.exchange(size)
             layout = str(given[0].dtype)
             sent, expected = [one.numel() for one in given], [one.numel() for one in taken]
-            counts = tell_counts(self._ranks.link, sent, expected, layout)
-            nbytes = [count * given[0].itemsize for row in counts for count in row]
-            starts = [0, *itertools.accumulate(nbytes)]
-            own = [piece(starts[rank * size + index], one) for index, one in enumerate(given)]
-            ends = [piece(starts[index * size + rank], one) for index, one in enumerate(taken)]
-            move(self._ranks.link, Stream(starts[-1], own, ends), "all_to_all", layout)
-            return result
+            counts = announce_counts(self._ranks.link, sent, expected, layout)
+            sizes = [count * given[0].itemsize for count in by_receiver(counts)]
+            pieces = [*zip(range(rank, size * size, size), given, strict=True)]
+            return Moved(sizes, pieces, [*enumerate(taken, rank * size)], layout, result)
+
+        return self._move("all_to_all", moved, opts)
+
+    def _move(self, collective: str, find: Callable[[Flat], Moved], opts: Any, root: int | None = None) -> Any:
+        """Add a call that moves what ``find`` finds."""
+
+        def body(flat: Flat) -> list[Any]:
+            if root is not None:
+                check_rank(root, self._ranks.size)
+            moved = find(flat)
+            starts = [*itertools.accumulate(moved.sizes, initial=0)]
+            sources, targets = ([piece(starts[number], one) for number, one in some] for some in moved[1:3])
+            stream = Stream(starts[-1], sources, targets)
+            move(self._ranks.link, stream, collective, moved.layout, root=root)
+            return moved.result
 
         return self._call(opts, body)
 
@@ -384,82 +478,3 @@ def register() -> None:
 def _close_all() -> None:
     for group in list(_open):
         group.shutdown()
-
-
-_Result = TypeVar("_Result")
-
-
-class Ranks:
-    """One rank's end of the link that joins the ranks. One thread at a time calls its methods, but ``leave``."""
-
-    def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
-        """Wait until all ranks have come, and join them.
-
-        Also where the group may never have a collective: until ranks are joined, none sees that another has ended.
-
-        Raises:
-            ConnectError: some have not come in so many seconds, or one has failed.
-            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
-
-        """
-        self.rank, self.size = rank, size
-        roster = StoreRoster(store, rank, size, name)
-        self.link = self._link = connect_link(roster, seconds, seconds)
-        self.collectives = Collectives(self.link)
-        self.reductions = Reductions(self.link, self.collectives.join)
-        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
-        self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, roster.attempt
-
-    def own_cores(self) -> set[int]:
-        """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
-
-        Where computing takes all cores, Linux often puts the threads of two ranks on one of them, where these wait for
-        each other, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
-        no shares: the threads of treefold's core, which such calls start, would inherit them.
-        """
-        cores = sorted(os.sched_getaffinity(0))
-        if not self.is_one_host or self.size * torch.get_num_threads() < len(cores):
-            return set()
-        begin, end = (place * len(cores) // self.size for place in (self.rank, self.rank + 1))
-        return set(cores[begin : max(begin + 1, end)])
-
-    @one_call
-    def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
-        """Make a call, and write its results into tensors; a part of it may take ``seconds``.
-
-        Raises:
-            TreefoldError: one of its kinds, on all ranks.
-
-        """
-        self.link.timeout_seconds = seconds
-        flat = Flat()
-        result = body(flat)
-        flat.finish()
-        return result
-
-    def leave(self, error: BaseException | None = None) -> None:
-        """Leave the group, waiting for nobody; ``error``: because of what."""
-        self.link.close(error)
-
-
-_LOOPBACK = "127.0.0.1"
-
-
-def message_group(store: Store, name: str, rank: int, size: int, timeout: timedelta, *, is_one_host: bool) -> Any:
-    """Return a gloo process group for sends and receives alone, without waiting for the other ranks.
-
-    Two ranks connect when they first have a message. ``is_one_host``: whether all ranks share a host; then
-    this rank listens on the loopback interface only. ``name``: what keys in the store begin with.
-    """
-    options = ProcessGroupGloo._Options()  # noqa: SLF001 - there is no public way to devices
-    options._devices = _devices(is_one_host)  # noqa: SLF001 - as above
-    options._threads = 1  # noqa: SLF001 - they run collectives, of which there are none here
-    options._timeout = timeout  # noqa: SLF001 - as above
-    return ProcessGroupGloo(PrefixStore(f"{name}/messages", store), rank, size, options)
-
-
-def _devices(is_one_host: bool) -> list[Any]:  # noqa: FBT001 - the one argument
-    if is_one_host:
-        return [ProcessGroupGloo.create_device(hostname=_LOOPBACK, lazy_init=True)]
-    names = [ProcessGroupGloo.create_device(interface=name, lazy_init=True) for name in interfaces()]
-    return names or [ProcessGroupGloo.create_default_device(lazy_init=True)]
