@@ -37,8 +37,14 @@ COPIED = ("src", "tests", "docs", "tools", "benchmarks", "conftest.py", "pyproje
 
 #: The rooms that are changed, with the tests that notice first.
 ROOMS = {
+    "averaging": ["tests/averaging"],
     "calls": ["tests/api"],
+    "engines": ["tests/engines"],
+    "execution": ["tests/execution", "tests/api/test_fast_path.py"],
     "fold.py": ["tests/api/test_fold.py", "tests/properties"],
+    "group": ["tests/group/test_moves.py", "tests/group/test_ops.py", "tests/group/test_mismatches.py", "tests/group"],
+    "group/bootstrap": ["tests/group/test_rendezvous.py", "tests/group/test_tickets.py", "tests/group"],
+    "group/transport": ["tests/fake_network", "tests/group/test_faults.py", "tests/group"],
     "ops": ["tests/api"],
     "packing.py": ["tests/packing"],
     "plan": ["tests/plan"],
@@ -52,6 +58,8 @@ ROOMS = {
     ],
     "values": ["tests/api/test_values.py", "tests/properties/test_structures.py", "tests/api"],
 }
+#: Rooms whose tests start processes, and take minutes a mutant: only by --rooms, best with --own.
+SLOW = ("averaging", "engines", "execution", "group", "group/bootstrap", "group/transport")
 #: Files that are tested outside of their room's tests.
 ELSEWHERE = {
     "ops/grouped.py": ["tests/group/test_ops.py", "tests/group/test_mismatches.py"],
@@ -282,7 +290,13 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=400, help="mutants in all")
     parser.add_argument("--seed", type=int, default=1, help="another seed is another sample")
-    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), help="what is changed")
+    parser.add_argument(
+        "--rooms",
+        nargs="+",
+        choices=ROOMS,
+        default=[room for room in ROOMS if room not in SLOW],
+        help="what is changed",
+    )
     parser.add_argument("--own", action="store_true", help="run the tests of the changed room only: quicker, stricter")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="copies that are tried at once")
     parser.add_argument("--again", action="store_true", help="try those alone that survived the last run")
