@@ -4,7 +4,7 @@ from fake_network import FakeNetwork
 
 from treefold.engines.interface import Limits
 from treefold.group import Group
-from treefold.group.plans import Layout
+from treefold.group.plans import RankLayout
 from treefold.group.transport.failures import Rounds
 from treefold.group.transport.hosts import ChannelLink
 
@@ -13,7 +13,7 @@ def group_on(channel, guarantee="exact", *, timeout_seconds=60.0):
     """Return a group over a channel; so are those that go on without some of its ranks."""
     link = ChannelLink(
         Rounds(channel),
-        Layout(tuple((rank,) for rank in range(channel.size)), guarantee),
+        RankLayout(tuple((rank,) for rank in range(channel.size)), guarantee),
         None,
         lambda onward, _: group_on(onward, guarantee, timeout_seconds=timeout_seconds)._link,
         result_bytes=1 << 30,

@@ -17,13 +17,13 @@ import pretended_hosts
 from treefold import PerReplica
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
-from treefold.engines.times import GRACE_S
+from treefold.engines.times import GRACE_PERIOD_S
 from treefold.errors import ConnectError, DeadlineError, GroupError
-from treefold.group.bootstrap.rank_sources import ChannelRoster
+from treefold.group.bootstrap.rank_sources import ChannelBootstrap
 from treefold.testing import channels
 
 #: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.
-_GIVEN_UP_S = 1 + 2 * GRACE_S + 1
+_GIVEN_UP_S = 1 + 2 * GRACE_PERIOD_S + 1
 
 
 def come_late(channel):
@@ -31,13 +31,13 @@ def come_late(channel):
 
     Those arrays are as large as what rank 0 would have heard, and made where it would have been.
     """
-    exchange = ChannelRoster.exchange
+    exchange = ChannelBootstrap.exchange
 
     def exchange_late(self, said, deadline):
-        time.sleep((GRACE_S + 1) * channel.rank)
+        time.sleep((GRACE_PERIOD_S + 1) * channel.rank)
         return exchange(self, said, deadline)
 
-    ChannelRoster.exchange = exchange_late
+    ChannelBootstrap.exchange = exchange_late
     told = ""
     try:
         pretended_hosts.connected(

@@ -8,7 +8,7 @@ from torch import distributed
 
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError
-from treefold.group.bootstrap.rank_sources import StoreRoster
+from treefold.group.bootstrap.rank_sources import StoreBootstrap
 
 _SAID = [[f"{step} of {rank}".encode() for rank in range(3)] for step in (1, 2)]
 
@@ -37,7 +37,7 @@ class Shelf:
 
 def connect(store, rank, size, seconds):
     """Return what all ranks say in two steps, or the error."""
-    one = StoreRoster(store, rank, size, "job")
+    one = StoreBootstrap(store, rank, size, "job")
     try:
         return [one.exchange(f"{step} of {rank}".encode(), time.monotonic() + seconds) for step in (1, 2)]
     except ConnectError as error:
@@ -82,12 +82,12 @@ class TestStoreRoster:
         """Those that wait for it, in whatever step, hear its reason at once."""
 
         def go_on(rank):
-            roster = StoreRoster(shelf, rank, 2, "job")
-            roster.exchange(b"1", time.monotonic() + 20)
+            bootstrap = StoreBootstrap(shelf, rank, 2, "job")
+            bootstrap.exchange(b"1", time.monotonic() + 20)
             if rank == 0:
-                return roster.give_up(MemoryError("no memory"))
+                return bootstrap.give_up(MemoryError("no memory"))
             with pytest.raises(ConnectError) as caught:
-                roster.exchange(b"2", time.monotonic() + 20)
+                bootstrap.exchange(b"2", time.monotonic() + 20)
             return str(caught.value), caught.value.ranks
 
         told = "The group did not form: rank 0 has given up: MemoryError no memory.", (0,)

@@ -5,7 +5,7 @@ import time
 
 from torch import distributed
 
-from treefold.group.bootstrap.rank_sources import StoreRoster
+from treefold.group.bootstrap.rank_sources import StoreBootstrap
 
 store = distributed.HashStore()
 channels = {}
@@ -14,9 +14,9 @@ channels = {}
 def connect(rank):
     """Come, and let gloo connect this rank."""
     deadline = time.monotonic() + 60
-    roster = StoreRoster(store, rank, 2, "job")
-    roster.exchange(b"", deadline)
-    channels[rank] = roster.open(deadline)
+    bootstrap = StoreBootstrap(store, rank, 2, "job")
+    bootstrap.exchange(b"", deadline)
+    channels[rank] = bootstrap.open(deadline)
 
 
 ranks = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]

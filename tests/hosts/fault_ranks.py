@@ -11,7 +11,7 @@ from torch import distributed
 
 from treefold.errors import GroupError, PeerLostError
 from treefold.group.bootstrap import connecting
-from treefold.group.bootstrap.rank_sources import StoreRoster
+from treefold.group.bootstrap.rank_sources import StoreBootstrap
 from treefold.group.group import Group
 
 _CONNECT_S = 60.0
@@ -24,8 +24,8 @@ def joined(me, store, timeout_seconds, job="job", host=None):
     connecting.host_key = lambda: f"host {me.rank if host is None else host}"
     if isinstance(store, int):
         store = distributed.TCPStore("127.0.0.1", store, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
-    terms = connecting.Terms("exact", None, 1 << 30, _CONNECT_S, timeout_seconds)
-    return Group(connecting.join(StoreRoster(store, me.rank, me.size, job), terms, time.monotonic() + _CONNECT_S))
+    settings = connecting.GroupSettings("exact", None, 1 << 30, _CONNECT_S, timeout_seconds)
+    return Group(connecting.join(StoreBootstrap(store, me.rank, me.size, job), settings, time.monotonic() + _CONNECT_S))
 
 
 def call_with_fault(me, *, port, kind, at, victim, length, busy_s, timeout_seconds):

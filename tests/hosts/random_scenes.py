@@ -17,16 +17,16 @@ from fake_network import Cut, FakeNetwork, Kill, Stop
 
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.interface import Limits
-from treefold.engines.times import GRACE_S
+from treefold.engines.times import GRACE_PERIOD_S
 from treefold.errors import CallMismatchError, GroupError, PeerLostError
 from treefold.group.group import Group
 from treefold.group.protocol import VALUE_TAGS
-from treefold.group.transport.link import Link, one_call
+from treefold.group.transport.link import GroupLink, one_call
 
 TIMEOUT_S = 10.0
 #: How much longer than its deadline a call may take: one grace for the words of others, one for its own to leave; and
 #: where messages take up to a second, some of these.
-_GRACES_S, _GRACES_IN_THE_WILD_S = 2 * GRACE_S, 2 * GRACE_S + 5.0
+_GRACES_S, _GRACES_IN_THE_WILD_S = 2 * GRACE_PERIOD_S, 2 * GRACE_PERIOD_S + 5.0
 METHODS = (
     "new",
     "in place",
@@ -201,7 +201,7 @@ def _make(group: Group, network: FakeNetwork, call: Call, members: list[int], ra
 class OutOfMemory:
     """A call that its rank has no memory for."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: GroupLink) -> None:
         self._link = link
 
     @one_call
@@ -289,7 +289,7 @@ def _check_error(scene: Scene, rank: int, told: Told, *, is_prompt: bool) -> Non
         assert told.late <= (_GRACES_S if is_prompt else _GRACES_IN_THE_WILD_S) + 1e-6, (scene, rank, told)
     if is_prompt and not is_away:
         # Who is busy for longer than a grace when another rank gives up says nothing, as if it were late.
-        busy = {rank for rank, seconds in enumerate(scene.busy_s) if seconds > GRACE_S}
+        busy = {rank for rank, seconds in enumerate(scene.busy_s) if seconds > GRACE_PERIOD_S}
         may_be_named = scene.culprits | (busy if isinstance(error, TimeoutError) else set())
         assert set(error.ranks) <= may_be_named, (scene, rank, error)
 

@@ -7,13 +7,13 @@ from lab_ranks import Ranks
 
 import lab as laboratory
 from lab import Cable, Network, Trunk, racks, star
-from treefold.engines.times import GRACE_S
+from treefold.engines.times import GRACE_PERIOD_S
 from treefold.errors import PeerLostError
 from treefold.group.protocol import LOST
 
 DEADLINE_S = 2.0
 #: How much later than its deadline a call may end: after two graces, and the machine may be busy.
-LATEST_S = 2 * GRACE_S + 1.0
+LATEST_S = 2 * GRACE_PERIOD_S + 1.0
 #: Long enough for calls to be under way, and to have exchanged more than their first round.
 _UNDER_WAY_S = 0.5
 

@@ -8,7 +8,7 @@ import fault_ranks
 import pytest
 from rank_processes import World
 
-from treefold.engines.times import GRACE_S
+from treefold.engines.times import GRACE_PERIOD_S
 
 FAULTS = 10  # of each kind
 #: For ranks that wait for one that is stopped: more than ranks that are only slow on a busy machine take.
@@ -82,7 +82,7 @@ class TestStop:
                 assert name == "DeadlineError", (world, ended)
                 assert set(ranks) <= {victim}, (world, ended)
                 assert is_whole, (world, ended)
-                assert late < 2 * GRACE_S + 1.0, (world, ended)
+                assert late < 2 * GRACE_PERIOD_S + 1.0, (world, ended)
             assert ended[victim].value[2], ended  # it has no result, or a whole one
 
 
@@ -97,7 +97,7 @@ class TestBetweenCalls:
         """The others give up at their deadline, and the rank itself when it comes."""
         ended = gloo.run(self._world(stores, "load", 2.0))
         assert [ended[rank].value[:3] for rank in (0, 2)] == [("DeadlineError", (1,), True)] * 2, ended
-        assert max(ended[rank].value[3] for rank in (0, 2)) < 2 * GRACE_S + 1.0
+        assert max(ended[rank].value[3] for rank in (0, 2)) < 2 * GRACE_PERIOD_S + 1.0
         assert ended[1].value[::2][:2] == ("DeadlineError", True), ended
 
     @staticmethod
@@ -113,7 +113,7 @@ class TestHosts:
         world = self._world(fault_ranks.stop_beside_a_late_rank, stores, timeout_seconds=4.0, late_s=1.0, at=at)
         ended = gloo.run(world)
         assert [one.value[:2] for one in ended[1:]] == [("DeadlineError", (0,))] * 3, ended
-        assert ended[1].value[2] < 2 * GRACE_S + 0.9  # not at its own deadline
+        assert ended[1].value[2] < 2 * GRACE_PERIOD_S + 0.9  # not at its own deadline
 
     def test_a_rank_that_hands_over_after_a_death_is_not_missed(self, gloo, stores):
         """It hears of it where it would wait for its neighbour."""

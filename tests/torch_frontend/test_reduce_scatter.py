@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from torch_ranks import Raised, collectives, run
 
-from treefold.group.collectives import Stream, move
-from treefold.group.transport.link import Link
+from treefold.group.collectives import ByteStream, move
+from treefold.group.transport.link import GroupLink
 
 
 class TestReduceScatter:
@@ -34,7 +34,7 @@ class Recorded:
     def __init__(self):
         self.calls = []
 
-    parts = Link.parts
+    parts = GroupLink.parts
 
     def place(self, _kind, nbytes, given, taken, *, description):
         """Write it down."""
@@ -45,7 +45,7 @@ class TestMove:
     def test_goes_in_parts(self):
         """Pieces are cut where the memory for results ends."""
         link = Recorded()
-        move(link, Stream(18, [(6, 1000, 4)], [(0, 2000, 18)]), "gather", "18 bytes", root=1)
+        move(link, ByteStream(18, [(6, 1000, 4)], [(0, 2000, 18)]), "gather", "18 bytes", root=1)
         assert [call[:3] for call in link.calls] == [
             (8, [(6, 1000, 2)], [(0, 2000, 8)]),
             (8, [(0, 1002, 2)], [(0, 2008, 8)]),
@@ -56,5 +56,5 @@ class TestMove:
     def test_of_nothing_meets_once(self):
         """Ranks still have to agree."""
         link = Recorded()
-        move(link, Stream(0, [], []), "gather", "nothing")
+        move(link, ByteStream(0, [], []), "gather", "nothing")
         assert [call[:3] for call in link.calls] == [(1, [], [])]

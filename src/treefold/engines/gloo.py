@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroupGloo, Store
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Limits, Transfer
 from treefold.engines.stores import Meeting, asked, in_words, interfaces, start_aside
-from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
+from treefold.engines.times import CLOSE_S, GRACE_PERIOD_S, RETRY_S
 from treefold.errors import ConnectError, GroupError
 from treefold.errors.groups import numbered
 
@@ -206,7 +206,7 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
         lambda: ProcessGroupGloo(keys, meeting.rank, meeting.size, timedelta(seconds=seconds)), keys.is_over.set
     )
     try:
-        wait([group], seconds + GRACE_S)
+        wait([group], seconds + GRACE_PERIOD_S)
         connected = group.result(0)
         # All wait for all: a rank that is connected may end, which would keep others from connecting.
         meeting.exchange("connected", b"", deadline)

@@ -46,7 +46,7 @@ class Transfer:
     handle: Any = field(default=None, repr=False)
 
 
-class Waiting(Protocol):
+class Transfers(Protocol):
     """Transfers to wait for, as long as there are any."""
 
     def __len__(self) -> int: ...

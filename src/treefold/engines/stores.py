@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, TypeVar
 
-from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
+from treefold.engines.times import CLOSE_S, GRACE_PERIOD_S, RETRY_S
 from treefold.errors import ConnectError
 
 #: Names the network interfaces that gloo uses.
@@ -126,7 +126,7 @@ class Meeting(NamedTuple):
             ConnectError: some have left nothing by the deadline, or a rank has given up.
 
         """
-        keys, until = [self._key(f"{step}/{rank}") for rank in range(self.size)], deadline + GRACE_S
+        keys, until = [self._key(f"{step}/{rank}") for rank in range(self.size)], deadline + GRACE_PERIOD_S
         asked(lambda: self.store.set(keys[self.rank], said), until)
         while not asked(lambda: self._are_there(keys), until):
             if time.monotonic() >= deadline:
@@ -139,7 +139,7 @@ class Meeting(NamedTuple):
     def give_up(self, error: BaseException) -> None:
         """Tell the others that this rank does not go on, and why."""
         with contextlib.suppress(ConnectError):  # then they find out by their own deadlines
-            asked(lambda: self.end(error), time.monotonic() + GRACE_S)
+            asked(lambda: self.end(error), time.monotonic() + GRACE_PERIOD_S)
 
     def end(self, error: BaseException) -> None:
         """Leave the reason why the meeting is over, unless there is one."""

@@ -1,7 +1,7 @@
 """All times of groups that are constants, in seconds. Everything else waits for the caller's deadline."""
 
 #: How long a rank that stops waits for the words of others, and for its own word to leave.
-GRACE_S = 2.0
+GRACE_PERIOD_S = 2.0
 #: How long closing may take.
 CLOSE_S = 1.0
 #: When a rank that waits in a call warns, once.

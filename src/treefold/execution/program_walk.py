@@ -11,7 +11,7 @@ from itertools import zip_longest
 from treefold.backends import HostArray
 from treefold.devices import rank_of
 from treefold.dtypes import itemsize
-from treefold.engines.interface import Channel, Transfer, Waiting
+from treefold.engines.interface import Channel, Transfer, Transfers
 from treefold.execution.accesses import Accesses
 from treefold.execution.actions import FlatMemory
 from treefold.execution.program import Part, Perform, Program, Receive, Send, Share
@@ -27,7 +27,7 @@ _SHARED_BYTES = 1 << 20
 #: other out of the queue in front of a network port, and what is lost there is sent again late.
 _MOST_UNDER_WAY = 2
 #: Waits for some of these transfers: yields each that arrives, until there are none left.
-Arrivals = Callable[[Waiting], Iterator[Transfer]]
+Arrivals = Callable[[Transfers], Iterator[Transfer]]
 #: Hands copies to the ranks of this host, which all call it alike.
 Sharing = Callable[[Sequence[Copy]], None]
 #: A step, and the chunk of its copies within a host: all ranks of the host hand each other one chunk after the other.

@@ -35,8 +35,8 @@ from treefold.group.contributions import (
 )
 from treefold.group.protocol import MOST_DESCRIBED, CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, check_untraced, tracing_backend
-from treefold.group.transport.link import Link, Piece
-from treefold.group.transport.messages import Pieces
+from treefold.group.transport.link import GroupLink, Piece
+from treefold.group.transport.messages import KeptPieces
 from treefold.values import DistributedValues, PerReplica
 
 _DEVICE = "cpu:0"
@@ -72,7 +72,7 @@ class Announcement(NamedTuple):
     room: int | None
 
 
-class Share(NamedTuple):
+class LeafPieces(NamedTuple):
     """What moves of one leaf: pieces of so many bytes behind each other, and those that this rank gives, by number.
 
     ``taken``: the number of the first that this rank takes, and the shape of what it takes, with the axis first.
@@ -106,7 +106,7 @@ class Collectives(TracedCalls):
                 backend, value, lambda given: self._when_run(self.broadcast, given, root), lambda array, _: Like(array)
             )
         own, is_root = _read(PerReplica([value]), None, out), self._link.rank == root
-        shares = [Share([one.nbytes], [(0, one)] * is_root, (0, one.shape)) for [one] in own.arrays]
+        shares = [LeafPieces([one.nbytes], [(0, one)] * is_root, (0, one.shape)) for [one] in own.arrays]
         key = call_key(CallKind.BROADCAST, root=root, digest=layout_of(own.entry))
         leaves = ", ".join(f"{one.dtype.name} {one.shape}" for [one] in own.arrays)
         description = f"broadcast from rank {root} of {leaves[:300] or 'nothing'}"
@@ -177,7 +177,7 @@ class Collectives(TracedCalls):
             _check_rooms(part, said, [length] * len(said), axis)
             given = enumerate(arrays, sum(len(one.shapes) for one in said[:rank]))
             sizes = [math.prod(shape) * arrays[0].itemsize for shape in shapes]
-            shares.append(Share(sizes, [*given], (0, (length, *shapes[0][1:]))))
+            shares.append(LeafPieces(sizes, [*given], (0, (length, *shapes[0][1:]))))
             replicas.append(len(shapes))
         digest = layout_of(own.entry, destinations, with_shapes=False)
         key = call_key(CallKind.GATHER, how=(axis & 255, 0), root=root, digest=digest)
@@ -207,7 +207,9 @@ class Collectives(TracedCalls):
         everyone = self._link.announce(key, brought, description=description or f"{collective} along axis {axis}")
         return [[Announcement(*one) for one in said] for said in zip(*everyone, strict=True)]
 
-    def _scattered(self, part: Part, array: HostArray, said: Sequence[Announcement], root: int, axis: int) -> Share:
+    def _scattered(
+        self, part: Part, array: HostArray, said: Sequence[Announcement], root: int, axis: int
+    ) -> LeafPieces:
         own, where, [whole] = self._link.rank, at(part.path), said[root].shapes
         lengths = [one.shapes[0][0] for one in said]
         for rank, one in enumerate(said):
@@ -226,19 +228,19 @@ class Collectives(TracedCalls):
         lengths[root] = whole[0] - others
         _check_rooms(part, said, lengths, axis)
         given = enumerate(_parts(array, lengths)) if own == root else ()
-        return Share(_nbytes(array, lengths), [*given], (own, (lengths[own], *array.shape[1:])))
+        return LeafPieces(_nbytes(array, lengths), [*given], (own, (lengths[own], *array.shape[1:])))
 
-    def _exchanged(self, part: Part, array: HostArray, said: Sequence[Announcement], axis: int) -> Share:
+    def _exchanged(self, part: Part, array: HostArray, said: Sequence[Announcement], axis: int) -> LeafPieces:
         own, size = self._link.rank, len(said)
         _check_shapes(part, said, axis, "exchanges")
         totals = [sum(one.cut[rank] for one in said) for rank in range(size)]
         _check_rooms(part, said, totals, axis)
         given = zip(range(own, size * size, size), _parts(array, said[own].cut), strict=True)
         sizes = _nbytes(array, by_receiver([one.cut for one in said]))
-        return Share(sizes, [*given], (own * size, (totals[own], *array.shape[1:])))
+        return LeafPieces(sizes, [*given], (own * size, (totals[own], *array.shape[1:])))
 
     def _place(
-        self, own: Contribution, shares: Sequence[Share], key: bytes, description: str, *, is_wanted: bool = True
+        self, own: Contribution, shares: Sequence[LeafPieces], key: bytes, description: str, *, is_wanted: bool = True
     ) -> list[HostArray]:
         """Move all leaves at once; return what this rank takes, in new arrays or in the memory that the ranks share."""
         is_kept = is_wanted and own.outs is None and not own.axis
@@ -252,7 +254,7 @@ class Collectives(TracedCalls):
         views = [outcome.view(begin, share.taken[1], arrays[0].dtype) for begin, share, arrays in leaves]
         return views if outcome.is_leased else [view.copy() for view in views]
 
-    def _stream(self, collective: str, own: Contribution, shares: Sequence[Share], root: int | None) -> Any:
+    def _stream(self, collective: str, own: Contribution, shares: Sequence[LeafPieces], root: int | None) -> Any:
         """Move all leaves as one stream, in parts if it is long, and return the result."""
         stream, _, results = _laid_out(own, shares, makes=True)
         layout = layout_of(own.entry, with_shapes=False).hex()[:8]
@@ -260,7 +262,7 @@ class Collectives(TracedCalls):
         return _wrapped(own, results)
 
 
-class Stream(NamedTuple):
+class ByteStream(NamedTuple):
     """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
 
     A piece is an offset in the stream, an address of this process, and a number of bytes.
@@ -271,7 +273,7 @@ class Stream(NamedTuple):
     targets: list[Piece]
 
 
-def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
+def move(link: GroupLink, stream: ByteStream, collective: str, layout: str, *, root: int | None = None) -> None:
     """Move the pieces of all ranks through the memory that they share.
 
     A stream that does not fit there goes through it in parts: after an error some of them have been written.
@@ -295,7 +297,7 @@ def by_receiver(sent: Sequence[Sequence[int]]) -> list[int]:
     return [lengths[receiver] for receiver in range(len(sent)) for lengths in sent]
 
 
-def announce_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[list[int]]:
+def announce_counts(link: GroupLink, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[list[int]]:
     """Return how many elements each rank sends to each: ``counts[sender][receiver]``.
 
     Raises:
@@ -331,7 +333,9 @@ def _read_untraced(collective: str, value: Any, axis: int, out: Any) -> Contribu
     return _read(PerReplica([value]), axis, out)
 
 
-def _laid_out(own: Contribution, shares: Sequence[Share], *, makes: bool) -> tuple[Stream, list[int], list[HostArray]]:
+def _laid_out(
+    own: Contribution, shares: Sequence[LeafPieces], *, makes: bool
+) -> tuple[ByteStream, list[int], list[HostArray]]:
     """Return leaves as one stream, each at a cache line of its own, and where there this rank's results begin.
 
     ``makes``: whether to return memory for the results, too, which are targets of the stream then.
@@ -345,7 +349,7 @@ def _laid_out(own: Contribution, shares: Sequence[Share], *, makes: bool) -> tup
         if makes:
             memory = own.memory(index)
             results.append(native.new_result(shape, arrays[0].dtype) if memory is None else memory)
-    return Stream(end, Pieces(sources), Pieces(zip(begins, results, strict=False))), begins, results
+    return ByteStream(end, KeptPieces(sources), KeptPieces(zip(begins, results, strict=False))), begins, results
 
 
 def _wrapped(own: Contribution, results: Sequence[HostArray]) -> Any:

@@ -235,18 +235,18 @@ def _with_axis(length: int, others: Sequence[int], axis: int) -> tuple[int, ...]
     return tuple(shape)
 
 
-def memory_of(backend: ArrayBackend, taker: Any, dtype: np.dtype[Any]) -> HostArray | None:
+def memory_of(backend: ArrayBackend, out: Any, dtype: np.dtype[Any]) -> HostArray | None:
     """Return the memory of an array, if a result can be written there as it is; else None."""
-    view = backend.host_view(taker)
+    view = backend.host_view(out)
     return view if view is not None and view.dtype == dtype and view.flags.c_contiguous else None
 
 
-def hand_over(backend: ArrayBackend, taker: Any, result: HostArray, memory: HostArray | None) -> None:
+def hand_over(backend: ArrayBackend, out: Any, result: HostArray, memory: HostArray | None) -> None:
     """Let an array hold a result, which already is in its memory if there is ``memory``."""
     if memory is not None:
-        backend.wrote([taker])
+        backend.wrote([out])
     else:
-        backend.assign(taker, backend.from_host(result, _DEVICE))
+        backend.assign(out, backend.from_host(result, _DEVICE))
 
 
 def _reading_of(target: DistributedValues) -> Reading:

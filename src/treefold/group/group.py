@@ -20,7 +20,7 @@ from treefold.group.collectives import Collectives
 from treefold.group.contributions import read_outs_of_part, structure_of
 from treefold.group.reductions import Reductions
 from treefold.group.traced_calls import call_later, check_untraced, tracing_backend
-from treefold.group.transport.link import Link, one_call
+from treefold.group.transport.link import GroupLink, one_call
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import flatten, unflatten
@@ -36,7 +36,7 @@ class Group:
     outputs as they were. A group is a context manager, and not for several threads at a time.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: GroupLink) -> None:
         """Take over a link that ``connect`` has made."""
         self._link = link
         self._collectives = Collectives(link)
@@ -118,9 +118,9 @@ class Group:
         leaves, structure = flatten(value)
         columns = [cut_equally(array, axis, self.size) for array in leaves]
         parts = [[column[rank] for column in columns] for rank in range(self.size)]
-        takers = () if out is None else read_outs_of_part(value, op, parts[self.rank], out)
+        outs = () if out is None else read_outs_of_part(value, op, parts[self.rank], out)
         cut = f"{structure_of(structure)} along axis {axis}"
-        own = self._reductions.reduce_scatter(parts, op, takers, cut=cut)
+        own = self._reductions.reduce_scatter(parts, op, outs, cut=cut)
         result: T = unflatten(structure, own)
         return result
 
@@ -229,7 +229,7 @@ class Group:
         return self._collectives.gather(value, axis, None, destinations)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> GroupLink:
         """What joins the ranks: for ops objects, whose calls are this group's.
 
         :meta private:

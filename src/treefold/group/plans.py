@@ -34,7 +34,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankLayout:
     """Where the ranks are, and what their results promise: all that plans of a group depend on, beside the call.
 
     ``hosts``: the ranks of each host. ``shares``: what each host folds, in any unit; equal parts if there are none.
@@ -89,7 +89,7 @@ class Reduction:
         most: int = max(sum(map(operator.mul, counts, nbytes)) for counts in replicas)
         return 0 < most <= FRAME_ROOM
 
-    def folds_per_host(self, dtype: str, replicas: Sequence[Counts], layout: Layout) -> bool:
+    def folds_per_host(self, dtype: str, replicas: Sequence[Counts], layout: RankLayout) -> bool:
         """Tell whether the replicas of a host are folded before they travel.
 
         Always where no order of the folds changes a bit. Else if the guarantee allows it and fewer bytes travel then:
@@ -109,7 +109,7 @@ class Reduction:
 class GroupPlans:
     """The plan of one kind of call, for the numbers of replicas that the ranks had last."""
 
-    def __init__(self, reduction: Reduction, layout: Layout, rank: int) -> None:
+    def __init__(self, reduction: Reduction, layout: RankLayout, rank: int) -> None:
         """Begin without a plan."""
         self._reduction, self._layout, self._rank = reduction, layout, rank
         #: Of this rank.
@@ -144,7 +144,7 @@ def counts_of(entry: Entry) -> Counts:
     return counts if len(set(counts)) > 1 else counts[:1] or (entry.num_replicas,)
 
 
-def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: Layout) -> Plan:
+def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: RankLayout) -> Plan:
     """Return the plan of a reduction of leaves of which each rank has so many replicas each."""
     builder = PlanBuilder(reduction.work(replicas))
     algorithm, is_exact, notes = "direct", False, tuple[str, ...]()
@@ -192,7 +192,7 @@ def _alike(builder: PlanBuilder) -> Collection[list[Item]]:
 
 
 def _add_direct(
-    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: Layout
+    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: RankLayout
 ) -> tuple[str, bool]:
     """Let every rank own a slice; parts of a result that one rank gets are that rank's own.
 
@@ -217,7 +217,7 @@ def _add_direct(
 
 
 def _bytes_in_words(
-    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: Layout
+    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: RankLayout
 ) -> tuple[str, ...]:
     """Return a note of what travels between hosts; warn, once for a group, if much less could."""
     times = _times_the_least(builder, reduction.fold, layout)
@@ -237,7 +237,7 @@ def _bytes_in_words(
     return (f"between hosts travel {words}",)
 
 
-def _times_the_least(builder: PlanBuilder, fold: Fold, layout: Layout) -> Fraction | None:
+def _times_the_least(builder: PlanBuilder, fold: Fold, layout: RankLayout) -> Fraction | None:
     """Return how many bytes travel between hosts for one that must: each slice once to its owner, and once back."""
     host_of = {rank: host for host, ranks in enumerate(layout.hosts) for rank in ranks}
     hosts = [host_of[rank_of(buffer.device) or 0] for buffer in builder.buffers]
@@ -258,4 +258,4 @@ def _device(rank: int, index: int) -> str:
 
 
 #: The groups that were told.
-_warned: set[Layout] = set()
+_warned: set[RankLayout] = set()

@@ -41,7 +41,7 @@ from treefold.group.contributions import (
 from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
-from treefold.group.transport.link import Link, NeedsPlan, Outcome
+from treefold.group.transport.link import GroupLink, NeedsPlan, Outcome
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
@@ -79,7 +79,7 @@ class KnownCall(NamedTuple):
     is_private: bool
 
 
-class Call(NamedTuple):
+class ReductionCall(NamedTuple):
     """An all-reduce as it was asked for, with what was read of its arrays, if that is known.
 
     ``mean_dtype``: of means of integers, if not that of the arrays' own framework.
@@ -107,7 +107,7 @@ class Reduced(NamedTuple):
 class Reductions(TracedCalls):
     """The all-reduces of one group, with what is known of the calls so far."""
 
-    def __init__(self, link: Link, accumulate: str = "exact") -> None:
+    def __init__(self, link: GroupLink, accumulate: str = "exact") -> None:
         """Start without knowing any call."""
         super().__init__(link)
         self._collectives, self._accumulate = Collectives(link), accumulate
@@ -146,7 +146,9 @@ class Reductions(TracedCalls):
                 reduced = self._repeat(known, reading, into, root)
                 if reduced is not None:
                     return reduced
-        return self._first(key, Call(value, op, reading, out, into, weights, root, destinations, cut, mean_dtype))
+        return self._first(
+            key, ReductionCall(value, op, reading, out, into, weights, root, destinations, cut, mean_dtype)
+        )
 
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
@@ -216,7 +218,7 @@ class Reductions(TracedCalls):
             return None
         return Reduced(self._wrapped(known, outcome, targets, into) if is_wanted else None, known.plans.plan)
 
-    def _first(self, key: Hashable, call: Call) -> Reduced:
+    def _first(self, key: Hashable, call: ReductionCall) -> Reduced:
         """Validate a call by itself, as in one process, and make it; in a graph that is traced, when that runs."""
         fold, root = Fold(ReduceOp.parse(call.op), self._accumulate), call.root
         is_wanted = root is None or root == self._link.rank
@@ -224,7 +226,7 @@ class Reductions(TracedCalls):
         if backend is not None:
             return self._later(backend, call, fold)
         own, entry = read_value(call.value, call.reading, fold, call.weights, _DEVICE)
-        takers = None if call.into is None else _read_out(call.out, call.into, entry, fold)
+        outs = None if call.into is None else _read_out(call.out, call.into, entry, fold)
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = _join_rows(self._collectives, entry, is_dense, fold, root)
         dense = replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
@@ -239,8 +241,8 @@ class Reductions(TracedCalls):
             made = _fold_joined(self._collectives, dense, dtypes, known.form.description, fold, root)
             targets, outcome = None if made is None else [_row_of(array) for array in made], None
         else:
-            needs_targets = is_wanted and (known.is_private or takers is not None)
-            targets = _targets(known.results, takers) if needs_targets else None
+            needs_targets = is_wanted and (known.is_private or outs is not None)
+            targets = _targets(known.results, outs) if needs_targets else None
             outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
             if outcome is None:
                 raise AssertionError(known)  # validation has let targets through that overlap
@@ -248,15 +250,15 @@ class Reductions(TracedCalls):
             self._known.put(key, known)
         if not is_wanted:
             return Reduced(None, known.plans.plan)
-        if takers is not None and targets is not None:
-            _hand_over(known.results, targets, takers)
-            return Reduced(component(entry, takers), known.plans.plan)
+        if outs is not None and targets is not None:
+            _hand_over(known.results, targets, outs)
+            return Reduced(component(entry, outs), known.plans.plan)
         folded = iter(_arrays(known.results, outcome, targets))
         joined = iter(rows)
         arrays = [next(folded) if dense else next(joined) for dense in is_dense]
         return Reduced(component(entry, arrays), known.plans.plan)
 
-    def _later(self, backend: ArrayBackend, call: Call, fold: Fold) -> Reduced:
+    def _later(self, backend: ArrayBackend, call: ReductionCall, fold: Fold) -> Reduced:
         """Add the call to the graph that is being traced."""
         options = {"out": call.out, "weights": call.weights, "root": call.root, "destinations": call.destinations}
         if fold.op is ReduceOp.MEAN:  # the call is made with NumPy's arrays, and by then another setting may hold
@@ -348,7 +350,7 @@ def _may_be_narrow(known: KnownCall) -> bool:
     return known.fold.op is ReduceOp.MEAN and any(part.dtype in WIDE_INTEGERS for part in known.entry.parts)
 
 
-def _agreed(link: Link, known: KnownCall, own: Sequence[Fraction] | None) -> tuple[Fold, bool]:
+def _agreed(link: GroupLink, known: KnownCall, own: Sequence[Fraction] | None) -> tuple[Fold, bool]:
     """Return the fold with the weights of all ranks, if this one has some, and whether each rank folds alone.
 
     It does if a rank's framework has narrower means than the kernels, and rounding theirs again would show. Ranks tell
@@ -371,7 +373,7 @@ def _agreed(link: Link, known: KnownCall, own: Sequence[Fraction] | None) -> tup
     return fold, shows and any(one[0] for one in said)
 
 
-def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
+def _replicas(link: GroupLink, own: Counts, needed: NeedsPlan) -> list[Counts]:
     """Return how many replicas each rank has; ranks tell each other those of each leaf if some of them differ."""
     if not needed.are_mixed:
         return [(count,) for count in needed.replicas]
@@ -394,18 +396,18 @@ def _adopted(result: Result, array: HostArray) -> Any:
 
 def _assigned(results: Sequence[Result], out: Sequence[Any], arrays: list[Any]) -> list[Any]:
     """Return arrays, copied into those of ``out`` if there are any."""
-    for result, taker, array in zip(results, out, arrays, strict=False):
-        result.backend.assign(taker, array)
+    for result, one, array in zip(results, out, arrays, strict=False):
+        result.backend.assign(one, array)
     return list(out) or arrays
 
 
-def _hand_over(results: Sequence[Result], targets: Sequence[Row], takers: Sequence[Any]) -> None:
+def _hand_over(results: Sequence[Result], targets: Sequence[Row], outs: Sequence[Any]) -> None:
     """Copy results into arrays of ``out`` that the kernels could not write into."""
-    for result, target, taker in zip(results, targets, takers, strict=True):
-        if _is_on(target, result.backend.host_view(taker)):
-            result.backend.wrote([taker])
+    for result, target, out in zip(results, targets, outs, strict=True):
+        if _is_on(target, result.backend.host_view(out)):
+            result.backend.wrote([out])
         else:
-            result.backend.assign(taker, result.backend.from_host(target.arrays[0], _DEVICE))
+            result.backend.assign(out, result.backend.from_host(target.arrays[0], _DEVICE))
 
 
 def _read_out(out: Any, into: Reading, entry: Entry, fold: Fold) -> list[Any]:
@@ -432,11 +434,11 @@ def _view(outcome: Outcome, result: Result) -> HostArray:
     return view if outcome.is_leased else view.copy()
 
 
-def _targets(results: Sequence[Result], takers: Sequence[Any] | None) -> list[Row]:
+def _targets(results: Sequence[Result], outs: Sequence[Any] | None) -> list[Row]:
     """Return memory for each result: an array of ``out`` where the kernels can write into it, else new memory."""
     targets = []
     for index, result in enumerate(results):
-        view = None if takers is None else result.backend.host_view(takers[index])
+        view = None if outs is None else result.backend.host_view(outs[index])
         row = None if view is None or view.dtype != result.dtype else read_arrays(None, (view,), (view,))
         targets.append(_row_of(native.new_result(result.shape, result.dtype)) if row is None else row)
     return targets

@@ -9,7 +9,7 @@ from typing import Any
 from treefold.backends import ArrayBackend, backend_of, refusal_of
 from treefold.backends.tracing import Like
 from treefold.errors import ArgumentError, TreefoldError
-from treefold.group.transport.link import Link, one_call
+from treefold.group.transport.link import GroupLink, one_call
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
 _OWNER = "The value"
@@ -20,7 +20,7 @@ Describe = Callable[[Any, bool], Like]
 class TracedCalls:
     """Parts of the calls of one group, some of which are made when a graph runs."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: GroupLink) -> None:
         """Use a link."""
         self._link = link
 

@@ -51,7 +51,7 @@ def callbacks(
 
     """
     own = [*on_all_ranks, *(on_rank_0 if group.rank == 0 else ())]
-    return [Averages(group), *own, Agreement(group, warm_up_epochs, may_stop=any(map(_sees_batches, own)))]
+    return [Averages(group), *own, RankAgreement(group, warm_up_epochs, may_stop=any(map(_sees_batches, own)))]
 
 
 class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
@@ -149,7 +149,7 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         _replace(variables, lambda arrays: self.group.all_reduce(arrays, "mean", out=arrays))
 
 
-class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
+class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
     """Comes last: what callbacks have restored or decided on rank 0 holds for all ranks."""
 
     def __init__(self, group: Group, warm_up_epochs: int = 0, *, may_stop: bool = False) -> None:

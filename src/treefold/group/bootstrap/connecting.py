@@ -20,13 +20,13 @@ from treefold.engines.interface import Channel
 from treefold.errors import ArgumentError, ConnectError, SharedMemoryError, TreefoldError
 from treefold.errors.words import listed, short
 from treefold.group.bootstrap import memory_limits
-from treefold.group.bootstrap.rank_sources import ChannelRoster, Roster, StoreRoster, find_ranks, host_key
-from treefold.group.bootstrap.rendezvous import Client, Listener, Met, Ticket, Waiting
+from treefold.group.bootstrap.rank_sources import Bootstrap, ChannelBootstrap, StoreBootstrap, find_ranks, host_key
+from treefold.group.bootstrap.rendezvous import Client, HostAttempt, Listener, Met, Ticket
 from treefold.group.group import Group
-from treefold.group.plans import Layout
+from treefold.group.plans import RankLayout
 from treefold.group.transport.descriptor_passing import Lifeline, close_all
 from treefold.group.transport.hosts import ChannelLink
-from treefold.group.transport.link import Link, checked_seconds
+from treefold.group.transport.link import GroupLink, checked_seconds
 from treefold.group.transport.shared_memory import SharedMemoryLink
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def connect(
     if guarantee not in _GUARANTEES:
         raise ArgumentError.connect(listed(_GUARANTEES), guarantee=guarantee)
     if store is not None or rank is not None or size is not None:
-        source = _roster(source, store, rank, size)
+        source = _bootstrap(source, store, rank, size)
     return Group(connect_link(source, timeout_seconds, connect_timeout_seconds, guarantee, topology))
 
 
-def _roster(source: Any, store: Any, rank: Any, size: Any) -> StoreRoster:
+def _bootstrap(source: Any, store: Any, rank: Any, size: Any) -> StoreBootstrap:
     given = {"store": store, "rank": rank, "size": size}
     if source is not None or None in given.values():
         raise ArgumentError.store_of_ranks(**given)
@@ -85,7 +85,7 @@ def _roster(source: Any, store: Any, rank: Any, size: Any) -> StoreRoster:
             f"connect() got rank={short(rank)} and size={short(size)}. It takes whole numbers: a size of 1 or more, "
             "and a rank from 0 to size - 1."
         )
-    return StoreRoster(store, rank, size, "treefold")
+    return StoreBootstrap(store, rank, size, "treefold")
 
 
 def connect_link(
@@ -94,10 +94,10 @@ def connect_link(
     connect_timeout_seconds: float,
     guarantee: str = _GUARANTEES[0],
     topology: Any = None,
-) -> Link:
+) -> GroupLink:
     """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
 
-    ``source``: also a ``Roster``.
+    ``source``: also a ``Bootstrap``.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
@@ -108,12 +108,12 @@ def connect_link(
     seconds = checked_seconds("connect", connect_timeout_seconds=connect_timeout_seconds)
     check_system()
     # Before the others can find this rank: what is set for its memory may be refused.
-    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
+    settings = GroupSettings(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
     if isinstance(ranks, Ticket):
-        return meet(ranks, terms, Waiting(deadline, seconds, is_kept=True))
-    return join(ranks, terms, deadline)
+        return meet(ranks, settings, HostAttempt(deadline, seconds, is_kept=True))
+    return join(ranks, settings, deadline)
 
 
 def check_system() -> None:
@@ -138,7 +138,7 @@ _MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GroupSettings:
     """The settings of a group: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
 
     guarantee: str
@@ -148,60 +148,61 @@ class Terms:
     timeout_seconds: float
 
 
-def join(roster: Roster, terms: Terms, deadline: float) -> Link:
+def join(bootstrap: Bootstrap, settings: GroupSettings, deadline: float) -> GroupLink:
     """Find out which ranks share a host, and join all of them by a moment of the monotonic clock.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
 
     """
-    roster.began = deadline - terms.connect_seconds  # before the roster: PyTorch and MPI may take seconds to make one
+    # Before the bootstrap was made, for which PyTorch and MPI may take seconds.
+    bootstrap.began = deadline - settings.connect_seconds
     try:
-        return _joined(roster, terms, deadline)
+        return _joined(bootstrap, settings, deadline)
     except BaseException as error:
-        roster.give_up(error)
+        bootstrap.give_up(error)
         raise
 
 
-def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
+def _joined(bootstrap: Bootstrap, settings: GroupSettings, deadline: float) -> GroupLink:
     try:
-        cluster, refusal = _read(terms.topology), None
+        cluster, refusal = _read(settings.topology), None
     except TreefoldError as error:  # the others wait for this rank's words
         cluster, refusal = None, error
     own = {
-        **_agreed(terms),
-        "size": roster.size,
+        **_agreed(settings),
+        "size": bootstrap.size,
         "topology": None if cluster is None else cluster.digest,
-        "host": host_key() or f"rank {roster.rank}",  # the same for all ranks of this host, and for no other
-        "bytes for results": terms.result_bytes,
+        "host": host_key() or f"rank {bootstrap.rank}",  # the same for all ranks of this host, and for no other
+        "bytes for results": settings.result_bytes,
         "refusal": str(refusal or "")[:_MOST_WORDS],
     }
-    said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
+    said = [json.loads(one) for one in bootstrap.exchange(json.dumps(own).encode(), deadline)]
     if refusal is not None:
         raise refusal
     _check(said)
     hosts = _hosts([one["host"] for one in said])
-    shares = None if cluster is None else cluster.shares(hosts, terms.guarantee)
-    layout = Layout(hosts, terms.guarantee, shares)
-    waiting = Waiting(deadline, terms.connect_seconds, layout.host_of(roster.rank))
-    local = _meet_on_host(roster, terms, waiting)
+    shares = None if cluster is None else cluster.shares(hosts, settings.guarantee)
+    layout = RankLayout(hosts, settings.guarantee, shares)
+    attempt = HostAttempt(deadline, settings.connect_seconds, layout.host_of(bootstrap.rank))
+    local = _meet_on_host(bootstrap, settings, attempt)
     if len(hosts) == 1:
-        roster.close()
-        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), terms, waiting)
+        bootstrap.close()
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), settings, attempt)
 
-    def rejoin(channel: Channel, seconds: float) -> Link:
+    def rejoin(channel: Channel, seconds: float) -> GroupLink:
         # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
-        rest = dataclasses.replace(terms, topology=None, connect_seconds=seconds)
-        return join(ChannelRoster(channel), rest, time.monotonic() + seconds)
+        rest = dataclasses.replace(settings, topology=None, connect_seconds=seconds)
+        return join(ChannelBootstrap(channel), rest, time.monotonic() + seconds)
 
     try:
         return ChannelLink(
-            roster.open(deadline),
+            bootstrap.open(deadline),
             layout,
             local,
             rejoin,
             result_bytes=min(one["bytes for results"] for one in said),
-            timeout_seconds=terms.timeout_seconds,
+            timeout_seconds=settings.timeout_seconds,
         )
     except BaseException as error:
         if local is not None:
@@ -209,36 +210,36 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         raise
 
 
-def _agreed(terms: Terms) -> dict[str, object]:
+def _agreed(settings: GroupSettings) -> dict[str, object]:
     """Return what must be the same on all ranks, wherever they are."""
     return {
         "treefold": sys.modules["treefold"].__version__,
         "byte order": sys.byteorder,
-        "guarantee": terms.guarantee,
+        "guarantee": settings.guarantee,
     }
 
 
-def _meet_on_host(roster: Roster, terms: Terms, waiting: Waiting) -> SharedMemoryLink | None:
+def _meet_on_host(bootstrap: Bootstrap, settings: GroupSettings, attempt: HostAttempt) -> SharedMemoryLink | None:
     """Join the ranks of this rank's host; None if it is alone there."""
-    own = waiting.numbers
+    own = attempt.numbers
     with contextlib.ExitStack() as made:
         text = ""
-        if len(own) > 1 and roster.rank == own[0]:
+        if len(own) > 1 and bootstrap.rank == own[0]:
             text = Ticket.for_ranks(len(own))[0]
             made.callback(Ticket.read(text).discard)  # who listens does that as well, if it comes to that
-        tickets = roster.exchange(text.encode(), waiting.deadline)
+        tickets = bootstrap.exchange(text.encode(), attempt.deadline)
         if len(own) == 1:
             return None
         first = Ticket.read(tickets[own[0]].decode())
-        ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
+        ticket = Ticket(first.folder, first.token, own.index(bootstrap.rank), len(own))
         try:
-            return meet(ticket, terms, waiting)
+            return meet(ticket, settings, attempt)
         except BaseException:
             ticket.discard()  # the first rank, which does that else, may have been killed
             raise
 
 
-def meet(ticket: Ticket, terms: Terms, waiting: Waiting) -> SharedMemoryLink:
+def meet(ticket: Ticket, settings: GroupSettings, attempt: HostAttempt) -> SharedMemoryLink:
     """Join the other ranks of a host, which all have tickets of one kind.
 
     Raises:
@@ -246,17 +247,17 @@ def meet(ticket: Ticket, terms: Terms, waiting: Waiting) -> SharedMemoryLink:
         SharedMemoryError: the system has no memory or no descriptors left.
 
     """
-    sizes = terms.result_bytes, memory_limits.arena_bytes(ticket.size)
-    agreed = {**_agreed(terms), "bytes for results": sizes[0], "memory": memory_limits.arena_bytes(1)}
+    sizes = settings.result_bytes, memory_limits.arena_bytes(ticket.size)
+    agreed = {**_agreed(settings), "bytes for results": sizes[0], "memory": memory_limits.arena_bytes(1)}
     with _in_words(), contextlib.ExitStack() as ends:
-        side = (Client if ticket.rank else Listener)(ticket, agreed, waiting)
+        side = (Client if ticket.rank else Listener)(ticket, agreed, attempt)
         ends.callback(side.close)
         try:
             with _in_words():  # before the others are told
                 lifeline = Lifeline()
                 ends.callback(os.close, lifeline.other_end)
                 met = side.meet(lifeline.other_end, lambda: create_segment(ticket.size, *sizes))
-                link = _link(met, ticket, terms, sizes, lifeline)
+                link = _link(met, ticket, settings, sizes, lifeline)
                 try:
                     side.settle()
                 except BaseException as error:
@@ -268,7 +269,9 @@ def meet(ticket: Ticket, terms: Terms, waiting: Waiting) -> SharedMemoryLink:
         return link
 
 
-def _link(met: Met, ticket: Ticket, terms: Terms, sizes: tuple[int, int], lifeline: Lifeline) -> SharedMemoryLink:
+def _link(
+    met: Met, ticket: Ticket, settings: GroupSettings, sizes: tuple[int, int], lifeline: Lifeline
+) -> SharedMemoryLink:
     """Map the shared memory."""
     peers = list(zip(met.lifelines, met.pids, strict=True))
     spins = ticket.size <= memory_limits.usable_cores()
@@ -279,9 +282,9 @@ def _link(met: Met, ticket: Ticket, terms: Terms, sizes: tuple[int, int], lifeli
         raise
     finally:
         os.close(met.fd)
-    layout = Layout((tuple(range(ticket.size)),), terms.guarantee)
+    layout = RankLayout((tuple(range(ticket.size)),), settings.guarantee)
     return SharedMemoryLink(
-        native, lifeline, layout, ticket.rank, result_bytes=sizes[0], timeout_seconds=terms.timeout_seconds
+        native, lifeline, layout, ticket.rank, result_bytes=sizes[0], timeout_seconds=settings.timeout_seconds
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from treefold.engines.interface import Channel
 from treefold.engines.stores import Meeting, asked
-from treefold.engines.times import GRACE_S
+from treefold.engines.times import GRACE_PERIOD_S
 from treefold.errors import ConnectError, DeadlineError, PeerLostError
 from treefold.group.bootstrap.rendezvous import Ticket
 from treefold.group.protocol import CONNECT, Frame
@@ -35,8 +35,8 @@ _LOOKED_FOR = (
 )
 
 
-def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
-    """Return what knows this rank and the others: a ticket of this host's ranks, or a roster of all.
+def find_ranks(source: Any, seconds: float) -> Ticket | Bootstrap:
+    """Return what knows this rank and the others: a ticket of this host's ranks, or a bootstrap of all.
 
     Raises:
         ConnectError: it is nothing that knows them, or None and the environment says nothing.
@@ -44,7 +44,7 @@ def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
     """
     if source is None:
         return _from_environment(seconds)
-    if isinstance(source, (Ticket, Roster)):
+    if isinstance(source, (Ticket, Bootstrap)):
         return source
     if isinstance(source, str):
         return Ticket.read(source)
@@ -58,7 +58,7 @@ def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
     )
 
 
-def _from_environment(seconds: float) -> Ticket | Roster:
+def _from_environment(seconds: float) -> Ticket | Bootstrap:
     if TICKET_VARIABLE in os.environ:
         _tickets_of_run[os.getpid()] = os.environ[TICKET_VARIABLE]
         del os.environ[TICKET_VARIABLE]  # programs that this rank starts are no ranks
@@ -88,16 +88,16 @@ def _is_process_group(source: Any) -> bool:
     return distributed is not None and distributed.is_available() and isinstance(source, distributed.ProcessGroup)
 
 
-def _from_process_group(group: Any) -> Roster:
+def _from_process_group(group: Any) -> Bootstrap:
     """Use the store on which PyTorch has made the group; its messages are not met."""
     from torch import distributed  # noqa: PLC0415 - the user's own, if at all
 
     store = distributed.distributed_c10d._get_process_group_store(group)  # noqa: SLF001 - there is no other way to it
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-    return StoreRoster(store, rank, size, f"treefold/{group.group_name}")
+    return StoreBootstrap(store, rank, size, f"treefold/{group.group_name}")
 
 
-def _from_torchrun(seconds: float) -> Roster:
+def _from_torchrun(seconds: float) -> Bootstrap:
     """Use torchrun's store, as a client of it; PyTorch's process groups stay as they are."""
     from torch.distributed import TCPStore  # noqa: PLC0415 - the user's own, if at all
 
@@ -114,17 +114,17 @@ def _from_torchrun(seconds: float) -> Roster:
     # Not by the number of restarts: each agent counts its own, and not those that follow another agent's. By the number
     # of ranks: an elastic job that comes back with another one has nothing to do with what it was before.
     run = os.environ.get("TORCHELASTIC_RUN_ID")
-    return StoreRoster(store, rank, size, "treefold" if run is None else f"treefold/{run}/{size}")
+    return StoreBootstrap(store, rank, size, "treefold" if run is None else f"treefold/{run}/{size}")
 
 
 _held_stores: list[object] = []
 
 
-def _of_communicator(communicator: Any) -> Roster:
+def _of_communicator(communicator: Any) -> Bootstrap:
     """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
     from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    return ChannelRoster(MpiChannel(communicator))
+    return ChannelBootstrap(MpiChannel(communicator))
 
 
 def host_key() -> str:
@@ -142,7 +142,7 @@ def _boot() -> str:
         return ""
 
 
-class Roster(abc.ABC):
+class Bootstrap(abc.ABC):
     """Ranks that can tell each other a few words, and open a channel."""
 
     rank: int
@@ -177,7 +177,7 @@ class Roster(abc.ABC):
         """Give back everything, and tell ranks that still wait why this one does not go on."""
 
 
-class StoreRoster(Roster):
+class StoreBootstrap(Bootstrap):
     """Ranks that share one of PyTorch's stores, of which they use nothing but keys that begin with ``job``.
 
     Ranks of a job connect again and again, and some are new processes. So attempts have numbers. A rank joins the first
@@ -185,7 +185,7 @@ class StoreRoster(Roster):
     """
 
     def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
-        """Use a store that outlives the roster."""
+        """Use a store that outlives the bootstrap."""
         if rank >= size:
             raise ConnectError(
                 f"The group did not form: rank {rank} is not one of {size} ranks, which count from 0 to {size - 1}. "
@@ -229,7 +229,7 @@ class StoreRoster(Roster):
     def _come(self, said: bytes, deadline: float) -> list[bytes]:
         """Join an attempt, and return what each rank says once all have come."""
         while True:
-            self._meeting = asked(self._joined, deadline + GRACE_S)
+            self._meeting = asked(self._joined, deadline + GRACE_PERIOD_S)
             try:
                 # First without words: all may be there, some of them as processes that have ended.
                 self._meeting.exchange("here", b"", deadline)
@@ -252,7 +252,7 @@ class StoreRoster(Roster):
         return meeting
 
 
-class ChannelRoster(Roster):
+class ChannelBootstrap(Bootstrap):
     """The ranks that a channel joins."""
 
     def __init__(self, channel: Channel) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
+from treefold.engines.times import CLOSE_S, GRACE_PERIOD_S, RETRY_S
 from treefold.errors import ConnectError, SharedMemoryError
 from treefold.group.transport.descriptor_passing import close_all, new_socket, peer, receive, send
 
@@ -107,7 +107,7 @@ def _parent() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class HostAttempt:
     """How a rank waits for the others of its host.
 
     ``deadline``: until this moment of the monotonic clock. ``seconds``: what the user gave connect for all of it, which
@@ -137,9 +137,9 @@ class Met(NamedTuple):
 class Listener:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
-    def __init__(self, ticket: Ticket, agreed: Mapping[str, object], waiting: Waiting) -> None:
+    def __init__(self, ticket: Ticket, agreed: Mapping[str, object], attempt: HostAttempt) -> None:
         """Be ready for ``meet``. ``agreed``: what must be the same on all ranks."""
-        self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
+        self._ticket, self._agreed, self._attempt = ticket, agreed, attempt
         #: Of each rank that is in: its connection, the number of its process, and its lifeline, until that is shared.
         self._members: dict[int, tuple[socket.socket, int, list[int]]] = {}
         self._open = contextlib.ExitStack()
@@ -156,9 +156,9 @@ class Listener:
         """
         self._listen()
         while missing := [rank for rank in range(1, self._ticket.size) if rank not in self._members]:
-            left = self._waiting.deadline - time.monotonic()
+            left = self._attempt.deadline - time.monotonic()
             if left <= 0:
-                raise ConnectError.late([self._waiting.numbers[rank] for rank in missing], self._waiting.seconds)
+                raise ConnectError.late([self._attempt.numbers[rank] for rank in missing], self._attempt.seconds)
             for key, _ in self._selector.select(left):
                 if key.fileobj is self._listener:
                     self._accept()
@@ -176,7 +176,7 @@ class Listener:
         return Met(fd, [_NONE, *lifelines], pids)
 
     def _listen(self) -> None:
-        _check_folder(self._ticket.folder, is_kept=self._waiting.is_kept)
+        _check_folder(self._ticket.folder, is_kept=self._attempt.is_kept)
         self._selector = self._open.enter_context(selectors.DefaultSelector())
         self._open.callback(self._drop_strangers)
         self._listener = self._open.enter_context(new_socket())
@@ -216,12 +216,12 @@ class Listener:
             connection.close()
             close_all(descriptors)
             return
-        connection.settimeout(self._waiting.seconds)
+        connection.settimeout(self._attempt.seconds)
         self._members[rank] = connection, pid, descriptors
         self._selector.register(connection, selectors.EVENT_READ, rank)
         for name, own in self._agreed.items():
             if said["agreed"].get(name) != own:
-                number, first = self._waiting.numbers[rank], self._waiting.numbers[0]
+                number, first = self._attempt.numbers[rank], self._attempt.numbers[0]
                 raise ConnectError.differs(name, number, said["agreed"].get(name), own, first)
 
     def _drop_strangers(self) -> None:
@@ -238,21 +238,21 @@ class Listener:
         """
         # One verdict for all, told when all have answered: a group forms on every rank or on none.
         for rank in range(1, self._ticket.size):
-            self._hear(rank, self._waiting.deadline + CLOSE_S - time.monotonic())
+            self._hear(rank, self._attempt.deadline + CLOSE_S - time.monotonic())
         self._tell({})
 
     def give_up(self, error: BaseException) -> None:
         """Tell the ranks that are in why the group does not form."""
-        self._tell(_refusal(self._waiting.numbers[0], error))
+        self._tell(_refusal(self._attempt.numbers[0], error))
 
     def _hear(self, rank: int, seconds: float) -> None:
         """Raise what a rank says, or that it says nothing within this time."""
-        connection, number = self._members[rank][0], self._waiting.numbers[rank]
+        connection, number = self._members[rank][0], self._attempt.numbers[rank]
         connection.settimeout(max(seconds, RETRY_S))
         try:
             said, _ = receive(connection)
         except TimeoutError:
-            raise ConnectError.late([number], self._waiting.seconds) from None
+            raise ConnectError.late([number], self._attempt.seconds) from None
         except (OSError, ValueError):
             raise ConnectError.gone(number) from None
         _raise_refusal(said)
@@ -275,11 +275,11 @@ class Listener:
 class Client:
     """The side of all other ranks."""
 
-    def __init__(self, ticket: Ticket, agreed: Mapping[str, object], waiting: Waiting) -> None:
+    def __init__(self, ticket: Ticket, agreed: Mapping[str, object], attempt: HostAttempt) -> None:
         """Go to rank 0's door."""
-        self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
-        self._number, self._first = waiting.numbers[ticket.rank], waiting.numbers[0]
-        self._connection = _knock(ticket, waiting)
+        self._ticket, self._agreed, self._attempt = ticket, agreed, attempt
+        self._number, self._first = attempt.numbers[ticket.rank], attempt.numbers[0]
+        self._connection = _knock(ticket, attempt)
 
     def meet(self, lifeline: int, _: Callable[[], int]) -> Met:
         """Show the token, hand in the end of the lifeline for the others, and wait for the first rank's memory.
@@ -320,11 +320,11 @@ class Client:
 
     def _next(self) -> tuple[dict[str, Any], list[int]]:
         # Rank 0 waits a little less, and says which are missing.
-        self._connection.settimeout(max(self._waiting.deadline + GRACE_S - time.monotonic(), RETRY_S))
+        self._connection.settimeout(max(self._attempt.deadline + GRACE_PERIOD_S - time.monotonic(), RETRY_S))
         try:
             reply, descriptors = receive(self._connection)
         except TimeoutError:
-            raise ConnectError.out_of_time(self._number, self._waiting.seconds) from None
+            raise ConnectError.out_of_time(self._number, self._attempt.seconds) from None
         except ConnectionError:
             raise ConnectError.gone(self._first) from None
         _raise_refusal(reply)
@@ -335,12 +335,12 @@ class Client:
         self._connection.close()
 
 
-def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
+def _knock(ticket: Ticket, attempt: HostAttempt) -> socket.socket:
     """Connect to rank 0, which may not listen yet."""
-    first = waiting.numbers[0]
+    first = attempt.numbers[0]
     while True:
         connection = new_socket()
-        connection.settimeout(max(waiting.deadline - time.monotonic(), 0) + GRACE_S)
+        connection.settimeout(max(attempt.deadline - time.monotonic(), 0) + GRACE_PERIOD_S)
         try:
             connection.connect(ticket.address)
             if peer(connection)[1] == os.getuid():
@@ -351,13 +351,13 @@ def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
             raise
         except OSError as error:
             connection.close()
-            if isinstance(error, ConnectionRefusedError) and not waiting.is_kept:  # nobody takes the dead rank's place
+            if isinstance(error, ConnectionRefusedError) and not attempt.is_kept:  # nobody takes the dead rank's place
                 raise ConnectError.gone(first) from None
-            if not waiting.is_kept and not Path(ticket.folder).is_dir():
+            if not attempt.is_kept and not Path(ticket.folder).is_dir():
                 why = "is gone: this ticket was good for an attempt that has ended"
                 raise ConnectError.folder(ticket.folder, why) from None
-            if time.monotonic() >= waiting.deadline:
-                raise ConnectError.late([first], waiting.seconds) from None
+            if time.monotonic() >= attempt.deadline:
+                raise ConnectError.late([first], attempt.seconds) from None
             time.sleep(RETRY_S)
 
 

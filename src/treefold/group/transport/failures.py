@@ -5,8 +5,8 @@ Who is named when a call fails is decided here, by three rules, of which the fir
 1. *The word.* A rank that stops for a reason of its own tells ``failed``, ``interrupted`` or ``left``, and the others
    name it. One that stops because of others tells ``lost`` and whom, and the others name these.
 2. *The connection.* One that breaks without a word names its other end.
-3. *The deadline.* A rank whose deadline passes tells ``late``, waits one grace for the words of the others, and names
-   the ranks that say nothing and from which it still needs messages of the call.
+3. *The deadline.* A rank whose deadline passes tells ``late``, waits one grace period for the words of the others, and
+   names the ranks that say nothing and from which it still needs messages of the call.
 
 Each rank names what it has seen: where two fail at about the same time, different ranks may name different ones.
 """
@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.interface import Channel, Transfer, Waiting
-from treefold.engines.times import CLOSE_S, GRACE_S, POLL_S, WARN_AFTER_S
+from treefold.engines.interface import Channel, Transfer, Transfers
+from treefold.engines.times import CLOSE_S, GRACE_PERIOD_S, POLL_S, WARN_AFTER_S
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.group.protocol import (
     FRAME_BYTES,
@@ -91,7 +91,7 @@ class Rounds:
             self.channel.flush(min(deadline, self.channel.now() + CLOSE_S))
         return [frames_of[rank] for rank in range(self.channel.size)]
 
-    def arrivals(self, waiting: Waiting, deadline: float, warn: Warn) -> Iterator[Transfer]:
+    def arrivals(self, waiting: Transfers, deadline: float, warn: Warn) -> Iterator[Transfer]:
         """Yield the values that arrive, as long as ``waiting``, which the caller keeps, is not empty; a vote follows.
 
         Raises:
@@ -112,27 +112,27 @@ class Rounds:
             self._stop(GroupError.closed(), Word(cause))
 
     def stop_missed(self, peer: int) -> GroupError:
-        """Stop because a rank of this host is gone. Its word may still be on its way: wait for that up to one grace."""
+        """Stop because a rank of this host is gone. Wait for its word up to one grace period."""
         if self.broken is not None:
             return self.broken
-        self._hear({peer}, self.channel.now() + GRACE_S)
+        self._hear({peer}, self.channel.now() + GRACE_PERIOD_S)
         return self._stop_lost(peer)
 
     def stop_late(self) -> GroupError:
         """Stop because a deadline has passed, this rank's or another's, and return the error for that.
 
-        This rank tells the others, and waits one grace for their words. All of it takes two graces at most.
+        This rank tells the others, and waits one grace period for their words. All of it takes two at most.
         """
         if self.broken is not None:
             return self.broken
         self._is_stopping = True  # a signal handler that closes the group meanwhile tells the others nothing else
         self.leave_host()
         missing = [peer for peer in self.frames.peers if self._is_missing(peer)]
-        until = self.channel.now() + GRACE_S
+        until = self.channel.now() + GRACE_PERIOD_S
         try:
             self.frames.send(Word(LATE).frame(), self.sequence)
             self._hear(set(missing), until)
-            self._read_words(until + GRACE_S - CLOSE_S)
+            self._read_words(until + GRACE_PERIOD_S - CLOSE_S)
         except BaseException:
             self._stop(GroupError.closed(), Word(LATE), has_spoken=True)
             raise
@@ -141,7 +141,7 @@ class Rounds:
         error: GroupError = DeadlineError.between_hosts(sorted(silent)) if silent else DeadlineError.slow()
         if stopped:
             error = _error_of(stopped[0], self.frames.words, self.channel.rank)
-        return self._stop(error, Word(LATE), has_spoken=True, until=until + GRACE_S)
+        return self._stop(error, Word(LATE), has_spoken=True, until=until + GRACE_PERIOD_S)
 
     def _is_missing(self, peer: int) -> bool:
         """Tell whether the call under way still needs frames of a rank."""
@@ -159,7 +159,7 @@ class Rounds:
         for done in self._arrivals(waiting, deadline, warn):
             waiting.discard(done)
 
-    def _arrivals(self, waiting: Waiting, deadline: float, warn: Warn) -> Iterator[Transfer]:
+    def _arrivals(self, waiting: Transfers, deadline: float, warn: Warn) -> Iterator[Transfer]:
         """Yield what arrives, frames of this round among it."""
         warn_at = self.channel.now() + WARN_AFTER_S
         while waiting:
@@ -207,7 +207,7 @@ class Rounds:
         self._is_stopping = True  # as in stop_late
         try:
             # A word that was stuck behind data is in the store, where it was left before the connections were broken.
-            is_readable = peer in self.frames.words or self._read_words(self.channel.now() + GRACE_S)
+            is_readable = peer in self.frames.words or self._read_words(self.channel.now() + GRACE_PERIOD_S)
         except BaseException:
             self._stop(GroupError.closed(), Word(LOST, (peer,)))
             raise
@@ -223,10 +223,10 @@ class Rounds:
     ) -> GroupError:
         """Tell the others a word, break all connections, and return the error, which all later calls raise.
 
-        That takes until a moment, of ``channel.now()``, by default one grace.
+        That takes until a moment, of ``channel.now()``, by default one grace period.
         """
         self._is_stopping, self.broken = True, error
-        until = self.channel.now() + GRACE_S if until is None else until
+        until = self.channel.now() + GRACE_PERIOD_S if until is None else until
         try:
             self.leave_host()  # first, so that ranks that wait there do not wait for what follows
             if not has_spoken:

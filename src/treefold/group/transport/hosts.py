@@ -20,10 +20,18 @@ from treefold.execution.program import program_of
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.plans import Counts, GroupPlans, Layout, padded
+from treefold.group.plans import Counts, GroupPlans, RankLayout, padded
 from treefold.group.protocol import VALUE_TAGS, VOTE, Frame
 from treefold.group.transport.failures import Rounds
-from treefold.group.transport.link import MOST_SECONDS, Link, NeedsPlan, Piece, checked_seconds, mismatch, needed_plan
+from treefold.group.transport.link import (
+    MOST_SECONDS,
+    GroupLink,
+    NeedsPlan,
+    Piece,
+    checked_seconds,
+    mismatch,
+    needed_plan,
+)
 from treefold.group.transport.messages import CallMemory, Crossing, arrays_of, memory_at
 from treefold.group.transport.shared_memory import SharedMemoryLink
 from treefold.plan.ir import Copy
@@ -70,15 +78,15 @@ class HostsOutcome:
         return whole[at : at + nbytes].view(dtype).reshape(shape)
 
 
-class ChannelLink(Link):
+class ChannelLink(GroupLink):
     """A link over a channel, beside the shared memory of this rank's host."""
 
     def __init__(
         self,
         rounds: Rounds,
-        layout: Layout,
+        layout: RankLayout,
         local: SharedMemoryLink | None,
-        rejoin: Callable[[Channel, float], Link],
+        rejoin: Callable[[Channel, float], GroupLink],
         *,
         result_bytes: int,
         timeout_seconds: float,
@@ -103,7 +111,7 @@ class ChannelLink(Link):
         form: GroupForm,
         rows: list[Row],
         targets: Sequence[Row | None] | None,
-        wants_lease: bool,  # noqa: FBT001 - as in Link
+        wants_lease: bool,  # noqa: FBT001 - as in GroupLink
         fold: Fold,
         plans: GroupPlans,
     ) -> HostsOutcome | NeedsPlan | None:
@@ -172,7 +180,7 @@ class ChannelLink(Link):
         self._check_usable()
         return native.new_result(shape, dtype) if self._local is None else self._local.empty(shape, dtype)
 
-    def without(self, ranks: Collection[int], seconds: float) -> Link:
+    def without(self, ranks: Collection[int], seconds: float) -> GroupLink:
         """Decide with the others who goes on, and join those."""
         if os.getpid() != self._pid:  # a forked child would decide in the rank's name
             raise GroupError.forked(self.rank)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from treefold._native import GroupForm
     from treefold.backends import Row
     from treefold.fold import Fold
-    from treefold.group.plans import GroupPlans, Layout
+    from treefold.group.plans import GroupPlans, RankLayout
 
 
 #: The key under which a link keeps the call that is under way.
@@ -69,7 +69,7 @@ class Outcome(Protocol):
 
 
 class NeedsPlan(NamedTuple):
-    """The answer of ``Link.fold`` where calls match, and ranks have no common plan for their numbers of replicas.
+    """The answer of ``GroupLink.fold`` where calls match, and ranks have no common plan for their numbers of replicas.
 
     ``replicas``: of each rank. ``are_mixed``: whether leaves have different numbers, of which ``replicas`` are the
     most. ``are_all_planned``: whether every rank has a plan, so that theirs differ.
@@ -80,10 +80,10 @@ class NeedsPlan(NamedTuple):
     are_all_planned: bool
 
 
-class Link(abc.ABC):
+class GroupLink(abc.ABC):
     """Calls of one rank, and what becomes of them. All ranks make the same calls in the same order."""
 
-    def __init__(self, layout: Layout, rank: int, *, result_bytes: int, timeout_seconds: float) -> None:
+    def __init__(self, layout: RankLayout, rank: int, *, result_bytes: int, timeout_seconds: float) -> None:
         """Begin with no call under way."""
         self.layout, self.rank, self.result_bytes = layout, rank, result_bytes
         self.timeout_seconds = timeout_seconds
@@ -152,7 +152,7 @@ class Link(abc.ABC):
         """Tell the others that this rank has left, and whether for an error, without waiting for them to call."""
 
     @abc.abstractmethod
-    def without(self, ranks: Collection[int], seconds: float) -> Link:
+    def without(self, ranks: Collection[int], seconds: float) -> GroupLink:
         """Return a link between all other ranks, and leave this one."""
 
     @abc.abstractmethod
@@ -276,7 +276,7 @@ def needed_plan(outcome: Outcome) -> NeedsPlan | None:
 
 
 class _Linked(Protocol):
-    _link: Link
+    _link: GroupLink
 
 
 _Self = TypeVar("_Self", bound=_Linked)
@@ -311,7 +311,7 @@ def _cause_of(error: BaseException | None) -> str:
 
 
 # Weak, so that a group that is dropped is closed by its finalizer, and not kept alive for the sake of a fork.
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[GroupLink] = weakref.WeakSet()
 
 
 def _before_fork() -> None:

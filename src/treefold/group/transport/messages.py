@@ -135,7 +135,7 @@ def arrays_of(row: Row) -> list[HostArray]:
     return [memory_at(address, length * row.dtype.itemsize, row).view(row.dtype) for address in row.addresses]
 
 
-class Pieces(list[tuple[int, int, int]]):
+class KeptPieces(list[tuple[int, int, int]]):
     """Pieces of a stream: where they begin there, their addresses and bytes. Who keeps these keeps the memory, too."""
 
     def __init__(self, placed: Iterable[tuple[int, HostArray]]) -> None:

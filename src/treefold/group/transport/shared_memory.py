@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.execution import native
-from treefold.group.plans import GroupPlans, Layout
-from treefold.group.transport.link import Link, NeedsPlan, Piece, mismatch, needed_plan
+from treefold.group.plans import GroupPlans, RankLayout
+from treefold.group.transport.link import GroupLink, NeedsPlan, Piece, mismatch, needed_plan
 
 if HAS_SHARED_MEMORY:
     from treefold._native import BLOB_BYTES
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 _LENGTH = struct.Struct("<Q")
 
 
-class SharedMemoryLink(Link):
+class SharedMemoryLink(GroupLink):
     """A link through shared memory."""
 
     def __init__(
         self,
         native: HostGroup,
         lifeline: Lifeline,
-        layout: Layout,
+        layout: RankLayout,
         rank: int,
         *,
         result_bytes: int,
@@ -61,7 +61,7 @@ class SharedMemoryLink(Link):
         form: GroupForm,
         rows: list[Row],
         targets: Sequence[Row | None] | None,
-        wants_lease: bool,  # noqa: FBT001 - as in Link
+        wants_lease: bool,  # noqa: FBT001 - as in GroupLink
         fold: Fold,
         plans: GroupPlans,
     ) -> GroupOutcome | NeedsPlan | None:
@@ -119,7 +119,7 @@ class SharedMemoryLink(Link):
         except OSError as error:
             raise SharedMemoryError.of_system(error, nbytes) from None
 
-    def without(self, ranks: Collection[int], seconds: float) -> Link:  # noqa: ARG002 - of groups over hosts
+    def without(self, ranks: Collection[int], seconds: float) -> GroupLink:  # noqa: ARG002 - of groups over hosts
         """Refuse: nothing of this host outlives its ranks to decide who goes on."""
         raise GroupError(
             "Group.without is for groups over several hosts. On one host, let the ranks that are left connect again, "

@@ -25,7 +25,7 @@ _Leave = Callable[[BaseException], None]
 
 
 @untraced
-class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
+class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not read torch
     """A call that waits, is under way, or is over."""
 
     def __init__(self, leave: _Leave) -> None:
@@ -119,20 +119,20 @@ class CallQueue:
         self._leave, self._own_cores = leave, own_cores
         # Re-entrant: a signal handler may add a call where one is being added.
         self._guard = threading.RLock()
-        self._waiting = collections.deque[tuple[Call, Callable[[], Any]]]()
+        self._waiting = collections.deque[tuple[CollectiveWork, Callable[[], Any]]]()
         #: How many calls are not over, and the thread that makes one.
         self._count, self._maker = 0, 0
         self._threads, self._num_idle, self._turn = list[threading.Thread](), 0, threading.Semaphore(0)
         self._is_ended = False
 
-    def add(self, body: Callable[[], Any], *, is_waited_for: bool) -> Call:
+    def add(self, body: Callable[[], Any], *, is_waited_for: bool) -> CollectiveWork:
         """Add a call. If the caller waits for it and no other is waiting, make it here.
 
         Raises:
             GroupError: a signal handler or a finalizer has interrupted the call of this very thread, and would wait.
 
         """
-        call, in_turn = Call(self._leave), functools.partial(self._in_turn, body)
+        call, in_turn = CollectiveWork(self._leave), functools.partial(self._in_turn, body)
         with self._guard:
             # Once the threads have ended there is nobody else to make it: of a group that was left it raises an error.
             if (is_waited_for or self._is_ended) and self._maker == threading.get_ident():

@@ -26,11 +26,11 @@ from treefold.backends.torch_untraced import untraced
 from treefold.engines.stores import interfaces
 from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.bootstrap.connecting import connect_link
-from treefold.group.bootstrap.rank_sources import StoreRoster
-from treefold.group.collectives import Collectives, Stream, announce_counts, by_receiver, move
+from treefold.group.bootstrap.rank_sources import StoreBootstrap
+from treefold.group.collectives import ByteStream, Collectives, announce_counts, by_receiver, move
 from treefold.group.reductions import Reductions
 from treefold.group.transport.link import one_call
-from treefold.torch.c10d.calls import Call, CallQueue
+from treefold.torch.c10d.calls import CallQueue, CollectiveWork
 from treefold.torch.c10d.flat import (
     Flat,
     check_count,
@@ -71,12 +71,12 @@ class Ranks:
 
         """
         self.rank, self.size = rank, size
-        roster = StoreRoster(store, rank, size, name)
-        self.link = self._link = connect_link(roster, seconds, seconds)
+        bootstrap = StoreBootstrap(store, rank, size, name)
+        self.link = self._link = connect_link(bootstrap, seconds, seconds)
         self.collectives = Collectives(self.link)
         self.reductions = Reductions(self.link)
         #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
-        self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, roster.attempt
+        self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, bootstrap.attempt
 
     def own_cores(self) -> set[int]:
         """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
@@ -312,7 +312,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Return the name under which the backend is registered."""
         return _NAME
 
-    def _call(self, opts: Any, body: Callable[[Flat], Any]) -> Call:
+    def _call(self, opts: Any, body: Callable[[Flat], Any]) -> CollectiveWork:
         """Add a call, which returns what its work's future is to hold: a list of tensors."""
         seconds = 0.0 if opts is None else opts.timeout.total_seconds()
         seconds, ranks = seconds if seconds > 0 else self._seconds, self._ranks
@@ -323,7 +323,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Return the group of the backend that has a device in this group's string of backends; None if none has."""
         return self._elsewhere.group(self, device, self._seconds)
 
-    def shared_mean(self, tensor: Any) -> Call:
+    def shared_mean(self, tensor: Any) -> CollectiveWork:
         """Begin to make the mean of all ranks' tensors, flat, in memory that they share: it must not be written.
 
         A tensor that is empty or does not fit there becomes the mean itself, and is the result.
@@ -462,7 +462,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             moved = find(flat)
             starts = [*itertools.accumulate(moved.sizes, initial=0)]
             sources, targets = ([piece(starts[number], one) for number, one in some] for some in moved[1:3])
-            stream = Stream(starts[-1], sources, targets)
+            stream = ByteStream(starts[-1], sources, targets)
             move(self._ranks.link, stream, collective, moved.layout, root=root)
             return moved.result
 

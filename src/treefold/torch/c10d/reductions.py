@@ -15,7 +15,7 @@ import torch
 
 from treefold.errors import ProcessGroupError
 from treefold.group.collectives import overwrites
-from treefold.group.transport.link import Link
+from treefold.group.transport.link import GroupLink
 from treefold.torch.c10d.flat import WHOLE_MEAN, piece, words
 
 _LINE = 64
@@ -59,7 +59,7 @@ def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any
     return batches
 
 
-def parts_of(link: Link, batches: Sequence[Any], flats: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+def parts_of(link: GroupLink, batches: Sequence[Any], flats: Sequence[Any]) -> Iterator[tuple[Any, str]]:
     """Give the parts of a call on tensors, each with what all ranks have to agree in if there are several."""
     whole = words(flats) if len(batches) > 1 else ""
     for number, batch in enumerate(link.parts(batches), 1):
