@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from torch_ranks import Raised, collectives, run
 
-from treefold.group.collectives import ByteStream, move
-from treefold.group.transport.link import GroupLink
+from treefold.group.collectives import move
+from treefold.group.transport.link import ByteStream, GroupLink
 
 
 class TestReduceScatter:
@@ -36,9 +36,9 @@ class Recorded:
 
     parts = GroupLink.parts
 
-    def place(self, _kind, nbytes, given, taken, *, description):
+    def place(self, _kind, stream, *, description):
         """Write it down."""
-        self.calls.append((nbytes, given, taken, description))
+        self.calls.append((*stream, description))
 
 
 class TestMove:
@@ -56,5 +56,5 @@ class TestMove:
     def test_of_nothing_meets_once(self):
         """Ranks still have to agree."""
         link = Recorded()
-        move(link, ByteStream(0, [], []), "gather", "nothing")
+        move(link, ByteStream(1, [], []), "gather", "nothing")
         assert [call[:3] for call in link.calls] == [(1, [], [])]

@@ -35,7 +35,7 @@ from treefold.group.contributions import (
 )
 from treefold.group.protocol import MOST_DESCRIBED, CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, check_untraced, tracing_backend
-from treefold.group.transport.link import GroupLink, Piece
+from treefold.group.transport.link import ByteStream, GroupLink, Piece
 from treefold.group.transport.messages import KeptPieces
 from treefold.values import DistributedValues, PerReplica
 
@@ -246,8 +246,7 @@ class Collectives(TracedCalls):
         is_kept = is_wanted and own.outs is None and not own.axis
         keeps = is_kept and all(part.operand.backend.takes_read_only for part in own.entry.parts)
         stream, begins, results = _laid_out(own, shares, makes=is_wanted and not keeps)
-        nbytes, sources, targets = max(stream.nbytes, 1), stream.sources, stream.targets
-        outcome = self._link.place(key, nbytes, sources, targets, description=description, wants_lease=keeps)
+        outcome = self._link.place(key, stream, description=description, wants_lease=keeps)
         if not keeps:
             return results
         leaves = zip(begins, shares, own.arrays, strict=True)
@@ -262,17 +261,6 @@ class Collectives(TracedCalls):
         return _wrapped(own, results)
 
 
-class ByteStream(NamedTuple):
-    """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
-
-    A piece is an offset in the stream, an address of this process, and a number of bytes.
-    """
-
-    nbytes: int
-    sources: list[Piece]
-    targets: list[Piece]
-
-
 def move(link: GroupLink, stream: ByteStream, collective: str, layout: str, *, root: int | None = None) -> None:
     """Move the pieces of all ranks through the memory that they share.
 
@@ -282,14 +270,15 @@ def move(link: GroupLink, stream: ByteStream, collective: str, layout: str, *, r
     description = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
     digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
     kind = call_key(CallKind.STREAM, root=root, digest=digest)
-    nbytes, sources, step = max(stream.nbytes, 1), stream.sources, link.result_bytes
+    nbytes, sources, step = stream.nbytes, stream.sources, link.result_bytes
     kept: list[object] = []  # memory of copies, until they have been read
     if nbytes > step:
-        sources = [_apart(piece, stream.targets, kept) for piece in stream.sources]
+        sources = [_apart(piece, stream.targets, kept) for piece in sources]
     for begin in link.parts(range(0, nbytes, step)):
         end = min(begin + step, nbytes)
-        parts = (pieces if nbytes <= step else [*_within(pieces, begin, end)] for pieces in (sources, stream.targets))
-        link.place(kind, end - begin, *parts, description=description[:MOST_DESCRIBED])
+        pieces = ([*_within(some, begin, end)] for some in (sources, stream.targets))
+        part = stream if nbytes <= step else ByteStream(end - begin, *pieces)
+        link.place(kind, part, description=description[:MOST_DESCRIBED])
 
 
 def by_receiver(sent: Sequence[Sequence[int]]) -> list[int]:
@@ -349,7 +338,7 @@ def _laid_out(
         if makes:
             memory = own.memory(index)
             results.append(native.new_result(shape, arrays[0].dtype) if memory is None else memory)
-    return ByteStream(end, KeptPieces(sources), KeptPieces(zip(begins, results, strict=False))), begins, results
+    return ByteStream(max(end, 1), KeptPieces(sources), KeptPieces(zip(begins, results, strict=False))), begins, results
 
 
 def _wrapped(own: Contribution, results: Sequence[HostArray]) -> Any:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from treefold.group.contributions import (
 from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
-from treefold.group.transport.link import GroupLink, NeedsPlan, Outcome
+from treefold.group.transport.link import GroupLink, NeedsPlan
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
@@ -49,7 +49,8 @@ from treefold.values import DistributedValues, PerReplica
 
 if HAS_SHARED_MEMORY:
     from treefold._native import MOST_REPLICAS, SMALL_BYTES, GroupForm
-
+if TYPE_CHECKING:
+    from treefold.group.transport.link import Outcome
 
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)

@@ -25,9 +25,9 @@ from treefold.group.protocol import VALUE_TAGS, VOTE, Frame
 from treefold.group.transport.failures import Rounds
 from treefold.group.transport.link import (
     MOST_SECONDS,
+    ByteStream,
     GroupLink,
     NeedsPlan,
-    Piece,
     checked_seconds,
     mismatch,
     needed_plan,
@@ -143,17 +143,9 @@ class ChannelLink(GroupLink):
         _hand_over([(output, result) for output, result in zip(outputs, results, strict=True) if output is not None])
         return outcome
 
-    def place(
-        self,
-        kind: bytes,
-        result_bytes: int,
-        sources: list[Piece],
-        targets: list[Piece],
-        *,
-        description: str,
-        wants_lease: bool = False,
-    ) -> HostsOutcome:
+    def place(self, kind: bytes, stream: ByteStream, *, description: str, wants_lease: bool = False) -> HostsOutcome:
         """Send every piece to the ranks that take it."""
+        result_bytes, sources, targets = stream
         self._check_size(result_bytes)
         whole = native.new_result((result_bytes,), np.dtype(np.uint8)) if wants_lease else None
         made = [(0, whole)] if whole is not None else []
@@ -262,23 +254,21 @@ class ChannelLink(GroupLink):
         """Hand copies to the ranks of this host, through its shared memory, as many at a time as it has room for."""
         if self._local is None:
             raise AssertionError(copies)
-        sources, targets, at, used = list[Piece](), list[Piece](), 0, 0
+        stream, at = ByteStream(1, [], []), 0
         for copy in copies:
             nbytes = copy.source.length * memory.itemsize(copy.source.buffer)
             # All ranks of the host see the same copies, and cut them alike, also those that have no part in some.
             if at and at + nbytes > self._local.result_bytes:
-                self._place_on_host(self._local, sources, targets, used, until)
-                sources, targets, at = [], [], 0
-            for part, own in ((copy.source, sources), (copy.target, targets)):
+                self._place_on_host(self._local, stream, until)
+                stream, at = ByteStream(1, [], []), 0
+            for part, own in ((copy.source, stream.sources), (copy.target, stream.targets)):
                 if memory.walk.holder(part.buffer) == self.rank:
                     own.append((at, address_of(memory.flat.part(part)), nbytes))
-            used = at + nbytes
-            at = -(-used // _LINE) * _LINE
-        self._place_on_host(self._local, sources, targets, used, until)
+            stream = stream._replace(nbytes=max(at + nbytes, 1))
+            at = -(-stream.nbytes // _LINE) * _LINE
+        self._place_on_host(self._local, stream, until)
 
-    def _place_on_host(
-        self, local: SharedMemoryLink, sources: list[Piece], targets: list[Piece], nbytes: int, until: float
-    ) -> None:
+    def _place_on_host(self, local: SharedMemoryLink, stream: ByteStream, until: float) -> None:
         """Lay pieces of the ranks of this host into its memory, and take pieces out; all of them call this alike.
 
         Meanwhile this rank looks at no message. A rank of this host that stops lets go of the host's memory first, so
@@ -289,7 +279,7 @@ class ChannelLink(GroupLink):
         self._rounds.check()
         try:
             with self._rounds.frames.arriving():
-                local.place(VOTE, max(nbytes, 1), sources, targets, description="copies within a host")
+                local.place(VOTE, stream, description="copies within a host")
         except DeadlineError:
             raise self._rounds.stop_late() from None
         except PeerLostError as error:

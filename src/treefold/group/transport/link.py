@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from treefold.backends import HostArray
 from treefold.engines.times import WARN_AFTER_S
@@ -21,15 +21,19 @@ from treefold.group.protocol import MOST_DESCRIBED, REFUSED
 if TYPE_CHECKING:
     import numpy as np
 
-    from treefold._native import GroupForm
+    from treefold._native import GroupForm, GroupOutcome
     from treefold.backends import Row
     from treefold.fold import Fold
     from treefold.group.plans import GroupPlans, RankLayout
+    from treefold.group.transport.hosts import HostsOutcome
+
+    #: What became of a call: what the ranks said, and its results.
+    Outcome: TypeAlias = GroupOutcome | HostsOutcome
 
 
 #: The key under which a link keeps the call that is under way.
 CALL = "call"
-#: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
+#: Of a stream: its offset there, its address in this process, and its bytes.
 Piece = tuple[int, int, int]
 #: What sockets and queues can wait for: 11 days.
 MOST_SECONDS = 1e6
@@ -37,35 +41,15 @@ _SECONDS = "a number of seconds above 0"
 _Part = TypeVar("_Part")
 
 
-class Outcome(Protocol):
-    """What became of a call: what the ranks said, and its results."""
+class ByteStream(NamedTuple):
+    """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
 
-    @property
-    def is_leased(self) -> bool:
-        """Whether views of the results stay as they are; else they hold until the next call."""
+    A piece is an offset in the stream, an address of this process, and a number of bytes.
+    """
 
-    @property
-    def is_unplanned(self) -> bool:
-        """Whether calls match, but not all ranks have the same plan."""
-
-    @property
-    def descriptions(self) -> list[str]:
-        """Each rank's call in words."""
-
-    @property
-    def blobs(self) -> list[bytes]:
-        """What each rank has said, if the call is to agree."""
-
-    @property
-    def descriptors(self) -> list[tuple[bytes, bool, int, bool, bool]]:
-        """Of each rank: the kind of its call, whether it refuses, its replicas, whether it has a plan, and is mixed."""
-
-    @property
-    def missing_bytes(self) -> int:
-        """Memory that there was not."""
-
-    def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
-        """Return a result."""
+    nbytes: int
+    sources: list[Piece]
+    targets: list[Piece]
 
 
 class NeedsPlan(NamedTuple):
@@ -127,16 +111,7 @@ class GroupLink(abc.ABC):
         """
 
     @abc.abstractmethod
-    def place(
-        self,
-        kind: bytes,
-        result_bytes: int,
-        sources: list[Piece],
-        targets: list[Piece],
-        *,
-        description: str,
-        wants_lease: bool = False,
-    ) -> Outcome:
+    def place(self, kind: bytes, stream: ByteStream, *, description: str, wants_lease: bool = False) -> Outcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
 
     @abc.abstractmethod

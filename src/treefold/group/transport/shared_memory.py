@@ -23,7 +23,7 @@ from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.execution import native
 from treefold.group.plans import GroupPlans, RankLayout
-from treefold.group.transport.link import GroupLink, NeedsPlan, Piece, mismatch, needed_plan
+from treefold.group.transport.link import ByteStream, GroupLink, NeedsPlan, mismatch, needed_plan
 
 if HAS_SHARED_MEMORY:
     from treefold._native import BLOB_BYTES
@@ -89,23 +89,12 @@ class SharedMemoryLink(GroupLink):
             raise self._error(outcome)
         return needed
 
-    def place(
-        self,
-        kind: bytes,
-        result_bytes: int,
-        sources: list[Piece],
-        targets: list[Piece],
-        *,
-        description: str,
-        wants_lease: bool = False,
-    ) -> GroupOutcome:
+    def place(self, kind: bytes, stream: ByteStream, *, description: str, wants_lease: bool = False) -> GroupOutcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
-        self._check_size(result_bytes)
+        self._check_size(stream.nbytes)
         self._operate(description)
         return self._committed(
-            self._native.place(
-                kind, result_bytes, sources, targets, wants_lease, description, self.timeout_seconds, self._warn
-            )
+            self._native.place(kind, *stream, wants_lease, description, self.timeout_seconds, self._warn)
         )
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:

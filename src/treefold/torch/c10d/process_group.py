@@ -27,9 +27,9 @@ from treefold.engines.stores import interfaces
 from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.bootstrap.connecting import connect_link
 from treefold.group.bootstrap.rank_sources import StoreBootstrap
-from treefold.group.collectives import ByteStream, Collectives, announce_counts, by_receiver, move
+from treefold.group.collectives import Collectives, announce_counts, by_receiver, move
 from treefold.group.reductions import Reductions
-from treefold.group.transport.link import one_call
+from treefold.group.transport.link import ByteStream, one_call
 from treefold.torch.c10d.calls import CallQueue, CollectiveWork
 from treefold.torch.c10d.flat import (
     Flat,
@@ -462,7 +462,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             moved = find(flat)
             starts = [*itertools.accumulate(moved.sizes, initial=0)]
             sources, targets = ([piece(starts[number], one) for number, one in some] for some in moved[1:3])
-            stream = ByteStream(starts[-1], sources, targets)
+            stream = ByteStream(max(starts[-1], 1), sources, targets)
             move(self._ranks.link, stream, collective, moved.layout, root=root)
             return moved.result
 
