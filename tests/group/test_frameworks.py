@@ -480,8 +480,8 @@ class TestTensorflowGraphs:
     def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
         """Other batches are refused while tracing, on all ranks."""
         sentence = (
-            "The values of this batch have 1, 2 replicas on this rank. In a traced graph, all values that a group "
-            "reduces in one batch have as many; reduce the others in another call."
+            "The values of this batch have 1, 2 replicas on this rank. All values that a group reduces in one batch "
+            "have as many on a rank; reduce the others in another call."
         )
         for (kind, said), story in run(framework_ranks, trace_a_mixed_batch, 2):
             assert (kind, story) == ("ArgumentError", "done")

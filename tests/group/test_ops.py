@@ -25,22 +25,13 @@ def replicas(me, counts, length, dtype="float32"):
     )
 
 
-#: Of each value of a batch, how many replicas the ranks bring.
-MIXED = {
-    "ranks that differ": [(1, 2, 3), (1, 2, 3)],
-    "one rank with different values": [(1, 1, 1), (1, 2, 1)],
-    "all ranks with different values": [(1, 2, 3), (3, 2, 1), (1, 1, 1)],
-    "the same sum on all ranks": [(1, 2, 1), (2, 1, 2)],
-}
-
-
-def reduce_a_batch(me, *, counts, length):
-    """Reduce values with different numbers of replicas, again and again, in place, and with other numbers."""
+def reduce_a_batch(me, *, length):
+    """Reduce values of which ranks have different numbers of replicas: again, in place, and with other numbers."""
     ops = treefold.HierarchicalCopyAllReduce(group=me.group)
     found = []
     for turn in range(3):
-        turned = counts if turn < 2 else counts[::-1]
-        values, sums = zip(*(replicas(me, of_value, length + i) for i, of_value in enumerate(turned)), strict=True)
+        counts = (1, 2, 3) if turn < 2 else (3, 1, 2)
+        values, sums = zip(*(replicas(me, counts, length + i) for i in range(2)), strict=True)
         made = ops.batch_reduce("sum", [(value, "cpu:0") for value in values])
         found += [bool((one[0] == total).all()) for one, total in zip(made, sums, strict=True)]
         outs = [PerReplica([value[0], np.zeros_like(value[0])]) for value in values]
@@ -52,46 +43,58 @@ def reduce_a_batch(me, *, counts, length):
 
 
 def reduce_a_mixed_mean(me, *, length):
-    """Take the MEAN of dense and sparse values, each over its own number of replicas."""
+    """Take the MEAN of dense and sparse values over replicas of which ranks have different numbers."""
     ops = treefold.ReductionToOneDevice(group=me.group)
     dense, _ = replicas(me, (1, 3), length, "float64")
-    count = 2 if me.rank == 0 else 1
+    count = 1 if me.rank == 0 else 3
     rows = [IndexedSlices(np.full((1, 2), 2.0 ** (2 * me.rank + i)), np.array([i]), (4, 2)) for i in range(count)]
     made = ops.batch_reduce("mean", [(dense, "cpu:0"), (PerReplica(rows), "cpu:0")])
     sparse = made[1][0]
     return made[0][0].tolist() == (owned_sum(4, (length,), "float64") / 4).tolist(), sparse.values.tolist()
 
 
-def reduce_a_mixed_batch_wrongly(me, *, what):
-    """One rank's value of a batch is wrong in itself, or has weights."""
+def reduce_a_batch_wrongly(me, *, what):
+    """One rank's batch is wrong in itself: a shape, the number of weights, or values with other numbers of replicas."""
     ops = treefold.HierarchicalCopyAllReduce(group=me.group)
     one, two = np.ones(3, np.float32), np.ones((3 if what != "shape" or me.rank else 4,), np.float32)
-    pairs = [(one, "cpu:0"), (PerReplica([one, two]), "cpu:0")]
-    weights = [1.0, 2.0] if what == "weights" else None
-    return told(ops.batch_reduce, "mean", pairs, weights=weights), is_usable(me)
+    first = one if what == "replicas" and not me.rank else PerReplica([one, one])
+    pairs = [(first, "cpu:0"), (PerReplica([one, two]), "cpu:0")]
+    weights = [1.0, 2.0, 3.0] if what == "weights" else None
+    return told(ops.batch_reduce, "mean", pairs, weights=weights), is_usable(me), told(ops.plan, pairs)
 
 
 class TestBatches:
     @pytest.mark.parametrize("length", [0, 5, _LARGE])
-    @pytest.mark.parametrize("counts", MIXED.values(), ids=MIXED)
-    def test_of_values_with_other_numbers_of_replicas(self, ranks, counts, length):
+    def test_of_ranks_with_other_numbers_of_replicas(self, ranks, length):
         """As in one process, each value is that of its own replicas, on all ranks, by one plan."""
-        ended = ranks.run(World(reduce_a_batch, 3, {"counts": counts, "length": length}))
+        ended = ranks.run(World(reduce_a_batch, 3, {"length": length}))
         assert all(one.error is None for one in ended), ended
         assert ended[0].value == ended[1].value == ended[2].value
         assert all(found is not False for one in ended for found in one.value), ended
 
-    def test_means_divide_by_the_replicas_of_each_value(self, ranks):
-        """Of dense values and of sparse rows, which differ in number on every rank."""
+    def test_means_divide_by_the_replicas_of_all_ranks(self, ranks):
+        """Of dense values and of sparse rows."""
         for one in ranks.run(World(reduce_a_mixed_mean, 2, {"length": 9})):
-            assert one.value == (True, [[1 / 3] * 2, [2 / 3] * 2, [4 / 3] * 2])
+            assert one.value == (True, [[1 / 4] * 2, [1.0] * 2, [2.0] * 2, [4.0] * 2])
 
     @pytest.mark.parametrize(("what", "says"), [("shape", "Replica 1 has float32 (4,)"), ("weights", "weights")])
     def test_wrong_on_one_rank_are_refused_on_all(self, ranks, what, says):
         """And the group stays usable."""
-        ended = ranks.run(World(reduce_a_mixed_batch_wrongly, 2, {"what": what}))
+        ended = ranks.run(World(reduce_a_batch_wrongly, 2, {"what": what}))
         assert all(one.error is None for one in ended), ended
         assert all(says in one.value[0][1] and one.value[1] for one in ended), ended
+
+    def test_of_values_with_other_numbers_of_replicas_are_refused_on_all(self, ranks):
+        """One rank has them; the other hears its sentence. Its plan is refused, too, on that rank alone."""
+        sentence = (
+            "The values of this batch have 1, 2 replicas on this rank. All values that a group reduces in one batch "
+            "have as many on a rank; reduce the others in another call."
+        )
+        first, second = (one.value for one in ranks.run(World(reduce_a_batch_wrongly, 2, {"what": "replicas"})))
+        assert first == (("ArgumentError", sentence), True, ("ArgumentError", sentence))
+        assert second[0][0] == "CallMismatchError"
+        assert sentence in second[0][1]
+        assert second[1:] == (True, "done")
 
 
 def reduce_to(me, *, names, out_of=None):

@@ -5,12 +5,12 @@ Arrays of ``out`` are read before anything is told, and written when all ranks h
 
 from __future__ import annotations
 
-import dataclasses
 import decimal
 import hashlib
 import numbers
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -117,6 +117,30 @@ def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[Fraction, ..
     return read
 
 
+def read_value(
+    value: Any, reading: Reading, fold: Fold, weights: Any, device: str, *, is_planned: bool = False
+) -> tuple[tuple[Fraction, ...] | None, Entry]:
+    """Return this rank's weights, and its value validated by itself, as in one process.
+
+    Raises:
+        TreefoldError: replicas do not agree, or the weights are none for them.
+
+    """
+    local = value if isinstance(value, DistributedValues) else PerReplica([value])
+    own = None if weights is None else own_weights(weights, len(local), fold.op)
+    # Those of the other ranks are not known yet; that there are weights is all that reading asks for.
+    weighted = replace(fold, weights=None if own is None else (1,) * len(own))
+    return own, read_entry(
+        local, reading, device, lambda path, leaves: read_folded_leaf(path, leaves, weighted), is_planned=is_planned
+    )
+
+
+def without_arrays(entry: Entry) -> Entry:
+    """Return an entry to keep for later calls, which must not hold the arrays of this one."""
+    bare = [replace(one, operand=Operand(one.operand.backend, (), one.operand.shape)) for one in entry.parts]
+    return replace(entry, parts=tuple(bare), reading=None, columns=())
+
+
 def layout_of(entry: Entry, destinations: str = "", *, with_shapes: bool = True) -> bytes:
     """Return the hash of everything in which ranks must agree. ``destinations``: those that name ranks."""
     parts = [(part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
@@ -189,11 +213,11 @@ def read_outs(
     """
     wanted = [part.operand.shape for part in entry.parts] if shapes is None else shapes
     parts = [
-        dataclasses.replace(part, operand=Operand(part.operand.backend, (), tuple(shape)))
+        replace(part, operand=Operand(part.operand.backend, (), tuple(shape)))
         for part, shape in zip(entry.parts, wanted, strict=True)
     ]
     target = out if isinstance(out, DistributedValues) else PerReplica([out])
-    bare = dataclasses.replace(entry, parts=tuple(parts), reading=None, columns=())
+    bare = replace(entry, parts=tuple(parts), reading=None, columns=())
     return [arrays[0] for arrays in read_out([target], [_reading_of(target)], [bare], fold)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,9 +27,6 @@ _ALIGNED = 16
 _WHOLE = (Fraction(1),)
 #: Above so many times the least bytes between hosts, users are told of the guarantee that needs fewer.
 _MOST_TIMES = 2
-
-#: How many replicas a rank has: one number, or one for each leaf if they differ.
-Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +65,26 @@ class Reduction:
     root: int = 0
     is_weighted: bool = False
 
-    def work(self, replicas: Sequence[Counts]) -> list[LeafWork]:
-        """Return what planners see, for so many replicas of each rank, leaf by leaf."""
+    def work(self, replicas: Sequence[int]) -> list[LeafWork]:
+        """Return what planners see, for so many replicas of each rank."""
         everyone, parts = tuple(_device(rank, 0) for rank in range(len(replicas))), self.entry.parts
         owners = [everyone] * len(parts)
         if self.collective == "reduce":
             owners = [(everyone[self.root],)] * len(parts)
         elif self.collective == "reduce_scatter":
             owners = [(device,) for device in everyone for _ in range(len(parts) // len(everyone))]
-        work = []
-        for leaf, (part, own) in enumerate(zip(parts, owners, strict=True)):
-            sources = tuple(_device(rank, one) for rank, counts in enumerate(replicas) for one in range(counts[leaf]))
-            work.append(LeafWork(Leaf(part.dtype, part.goal), part.lengths[:1] * len(sources), sources, own))
-        return work
+        sources = tuple(_device(rank, one) for rank, count in enumerate(replicas) for one in range(count))
+        return [
+            LeafWork(Leaf(part.dtype, part.goal), part.lengths[:1] * len(sources), sources, own)
+            for part, own in zip(parts, owners, strict=True)
+        ]
 
-    def is_inline(self, replicas: Sequence[Counts]) -> bool:
+    def is_inline(self, replicas: Sequence[int]) -> bool:
         """Tell whether contributions are so small that ranks tell them all others when they compare their calls."""
-        nbytes = [padded(part.lengths[0] * itemsize(part.dtype)) for part in self.entry.parts]
-        most: int = max(sum(map(operator.mul, counts, nbytes)) for counts in replicas)
-        return 0 < most <= FRAME_ROOM
+        nbytes = sum(padded(part.lengths[0] * itemsize(part.dtype)) for part in self.entry.parts)
+        return 0 < max(replicas) * nbytes <= FRAME_ROOM
 
-    def folds_per_host(self, dtype: str, replicas: Sequence[Counts], layout: RankLayout) -> bool:
+    def folds_per_host(self, dtype: str, replicas: Sequence[int], layout: RankLayout) -> bool:
         """Tell whether the replicas of a host are folded before they travel.
 
         Always where no order of the folds changes a bit. Else if the guarantee allows it and fewer bytes travel then:
@@ -101,7 +96,7 @@ class Reduction:
             return not self.is_weighted
         if layout.guarantee != "per_plan" or (fold.op is ReduceOp.MEAN and dtype in WIDE_INTEGERS):
             return False
-        counts = [sum(max(replicas[rank]) for rank in ranks) for ranks in layout.hosts]
+        counts = [sum(replicas[rank] for rank in ranks) for ranks in layout.hosts]
         one, partial = itemsize(dtype), itemsize(fold.partial_dtype(dtype))
         return sum(partial if count > 1 else one for count in counts) < sum(counts) * one
 
@@ -113,39 +108,28 @@ class GroupPlans:
         """Begin without a plan."""
         self._reduction, self._layout, self._rank = reduction, layout, rank
         #: Of this rank.
-        self.own = counts_of(reduction.entry)
-        self.replicas: tuple[Counts, ...] = ()
+        self.own = reduction.entry.num_replicas
+        self.replicas: tuple[int, ...] = ()
         self.plan: Plan | None = None
         #: Whether ranks tell each other all contributions, so that nothing else has to travel.
         self.is_inline = False
         self._number = 0
-        #: Of each leaf, rank by rank, if some rank has leaves that differ; else nothing.
-        self.counts: Sequence[Counts] = ()
 
     @property
     def number(self) -> int:
         """The number by which ranks compare their plans; 0 if there is none for this rank's numbers of replicas."""
         return self._number if self.replicas and self.replicas[self._rank] == self.own else 0
 
-    def make(self, replicas: Sequence[Counts]) -> None:
+    def make(self, replicas: tuple[int, ...]) -> None:
         """Plan the call, and prove the plan, for as many replicas as each rank has."""
-        self.replicas = tuple(replicas)
-        num_leaves = len(self._reduction.entry.parts)
-        of_leaves = [counts * num_leaves if len(counts) == 1 else counts for counts in self.replicas]
-        self.counts = of_leaves if max(map(len, replicas)) > 1 else ()
-        self.plan = plan_of(self._reduction, of_leaves, self._layout)
-        self.is_inline = self._reduction.is_inline(of_leaves)
+        self.replicas = replicas
+        self.plan = plan_of(self._reduction, replicas, self._layout)
+        self.is_inline = self._reduction.is_inline(replicas)
         self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)
 
 
-def counts_of(entry: Entry) -> Counts:
-    """Return how many replicas this rank brings to each leaf."""
-    counts = tuple(len(part.lengths) for part in entry.parts)
-    return counts if len(set(counts)) > 1 else counts[:1] or (entry.num_replicas,)
-
-
-def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: RankLayout) -> Plan:
-    """Return the plan of a reduction of leaves of which each rank has so many replicas each."""
+def plan_of(reduction: Reduction, replicas: Sequence[int], layout: RankLayout) -> Plan:
+    """Return the plan of a reduction of which each rank has so many replicas."""
     builder = PlanBuilder(reduction.work(replicas))
     algorithm, is_exact, notes = "direct", False, tuple[str, ...]()
     executor = SHARED_MEMORY if len(layout.hosts) == 1 else HOSTS
@@ -192,7 +176,7 @@ def _alike(builder: PlanBuilder) -> Collection[list[Item]]:
 
 
 def _add_direct(
-    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: RankLayout
+    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[int], layout: RankLayout
 ) -> tuple[str, bool]:
     """Let every rank own a slice; parts of a result that one rank gets are that rank's own.
 
@@ -217,7 +201,7 @@ def _add_direct(
 
 
 def _bytes_in_words(
-    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: RankLayout
+    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[int], layout: RankLayout
 ) -> tuple[str, ...]:
     """Return a note of what travels between hosts; warn, once for a group, if much less could."""
     times = _times_the_least(builder, reduction.fold, layout)

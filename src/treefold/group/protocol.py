@@ -25,8 +25,6 @@ class CallKind(enum.IntEnum):
     BARRIER = 16
     BROADCAST = 17
     GATHER = 18
-    #: The ranks tell each other how many replicas each of their leaves has.
-    REPLICAS = 21
     #: Pieces of a stream of bytes.
     STREAM = 32
     #: The ranks announce the shapes and lengths that differ from rank to rank.
@@ -41,9 +39,9 @@ class CallKind(enum.IntEnum):
 
 #: Kind, op or axis, accumulation, root + 1 (0: none), and a hash of everything else that ranks compare.
 _CALL = struct.Struct("<BBBxI16s")
-#: Magic, sequence, call, whether it is refused, whether leaves differ in their numbers of replicas, the most replicas
-#: of one, the plan's number, bytes of the description, bytes of the payload.
-_HEAD = struct.Struct("<4sQ24s??xxIQII")
+#: Magic, sequence, call, whether it is refused, replicas, the plan's number, bytes of the description, and of the
+#: payload.
+_HEAD = struct.Struct("<4sQ24s?xxxIQII")
 _MAGIC = b"tfd1"
 #: What a frame has room for beside its head: of a call in words, and of a payload. A longer payload follows the frame.
 MOST_DESCRIBED, FRAME_ROOM = 400, 16384
@@ -73,8 +71,6 @@ class Frame(NamedTuple):
     replicas: int = 0
     number: int = 0
     is_refused: bool = False
-    #: Whether leaves have different numbers of replicas, at most ``replicas``.
-    is_mixed: bool = False
 
     def encode(self, sequence: int) -> bytes:
         """Return the frame of a round as it crosses the wire, with as much of the payload as it has room for."""
@@ -84,7 +80,6 @@ class Frame(NamedTuple):
             sequence,
             self.kind,
             self.is_refused,
-            self.is_mixed,
             self.replicas,
             self.number,
             len(description),
@@ -101,7 +96,7 @@ class Frame(NamedTuple):
 
         """
         head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
-        magic, said, kind, is_refused, is_mixed, replicas, number, description_bytes, payload_bytes = head
+        magic, said, kind, is_refused, replicas, number, description_bytes, payload_bytes = head
         if magic != _MAGIC or said != sequence or description_bytes > MOST_DESCRIBED:
             raise GroupError(
                 "Another rank sent what does not belong to this call. Install the same treefold on all ranks, and let "
@@ -110,7 +105,7 @@ class Frame(NamedTuple):
         start = _HEAD.size + description_bytes
         description = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
         payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
-        return Frame(kind, description, payload, replicas, number, is_refused, is_mixed), payload_bytes
+        return Frame(kind, description, payload, replicas, number, is_refused), payload_bytes
 
 
 #: Why a rank stops: because of others, whom it names, or because its deadline has passed; the other words, ``failed``,
@@ -144,8 +139,8 @@ class Word(NamedTuple):
         head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
         if head[0] != _MAGIC or head[2] != _WORD:
             return None
-        start = _HEAD.size + head[7]
-        return Word.decode(buffer[start : start + head[8]].tobytes())
+        start = _HEAD.size + head[6]
+        return Word.decode(buffer[start : start + head[7]].tobytes())
 
 
 def frame_bytes(frame: Frame, sequence: int) -> HostArray:

@@ -27,7 +27,6 @@ from treefold.errors import ArgumentError, CallMismatchError, DeviceError, Treef
 from treefold.execution import Operand, native
 from treefold.execution.host_fold import Job, fold_batch, rounds_as_once
 from treefold.fold import Fold
-from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.collectives import Collectives
 from treefold.group.contributions import (
     address_of,
@@ -36,9 +35,11 @@ from treefold.group.contributions import (
     host_arrays,
     layout_of,
     plain_rows,
+    read_value,
     rows_of,
+    without_arrays,
 )
-from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
+from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.group.transport.link import GroupLink, NeedsPlan
@@ -88,7 +89,7 @@ class ReductionCall(NamedTuple):
 
     value: Any
     op: ReduceOp | str
-    reading: Reading | None
+    reading: Reading
     out: Any
     into: Reading | None
     weights: Any
@@ -136,10 +137,10 @@ class Reductions(TracedCalls):
 
         """
         op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
-        reading = None if isinstance(value, Batch) else _reading_of(value)
+        reading = _reading_of(value)
         into = None if out is None else reading if out is value else _reading_of(out)
         key = None
-        if weights is None and reading and reading.key is not None and (into is None or into.key is not None):
+        if weights is None and reading.key is not None and (into is None or into.key is not None):
             end = _ITSELF if into is reading else into and into.key
             key = (op, reading.key, end, root, destinations, cut, mean_dtype)
             known = self._known.get(key)
@@ -281,9 +282,8 @@ class Reductions(TracedCalls):
 
         """
         fold = Fold(ReduceOp.parse(op), self._accumulate)
-        _, entry = read_value(value, None, fold, None, _DEVICE, is_planned=True)
-        counts = (tuple(len(part.lengths) for part in entry.parts),) * self._link.size
-        return plan_of(Reduction(entry, fold), counts, self._link.layout)
+        _, entry = read_value(value, _reading_of(value), fold, None, _DEVICE, is_planned=True)
+        return plan_of(Reduction(entry, fold), (entry.num_replicas,) * self._link.size, self._link.layout)
 
     def _read(
         self,
@@ -335,7 +335,7 @@ class Reductions(TracedCalls):
             if outcome.are_all_planned and made == outcome.replicas:
                 raise CallMismatchError.plans().alike()
             made = outcome.replicas
-            known.plans.make(_replicas(self._link, known.plans.own, outcome))
+            known.plans.make(made)
 
     def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, into: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
@@ -372,13 +372,6 @@ def _agreed(link: GroupLink, known: KnownCall, own: Sequence[Fraction] | None) -
     integers = {part.dtype for part in known.entry.parts if part.dtype in INTEGERS}
     shows = not all(rounds_as_once(dtype, fold.divisor or 1) for dtype in integers)
     return fold, shows and any(one[0] for one in said)
-
-
-def _replicas(link: GroupLink, own: Counts, needed: NeedsPlan) -> list[Counts]:
-    """Return how many replicas each rank has; ranks tell each other those of each leaf if some of them differ."""
-    if not needed.are_mixed:
-        return [(count,) for count in needed.replicas]
-    return [*map(tuple, link.announce(call_key(CallKind.REPLICAS), own, description="numbers of replicas"))]
 
 
 def _arrays(results: Sequence[Result], outcome: Outcome | None, targets: Sequence[Row] | None) -> list[Any]:

@@ -11,8 +11,6 @@ from treefold.calls.entry import as_distributed, check_devices
 from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
-from treefold.group.batches import Batch
-from treefold.group.traced_calls import tracing_backend
 from treefold.group.transport.link import one_call
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
@@ -39,17 +37,9 @@ class GroupedOps:
 
         """
         values = [as_distributed(value, "per_replica_value") for value, _ in pairs]
-        is_mixed = len({len(value) for value in values}) > 1
-        if is_mixed and any(map(tracing_backend, values)):
-            raise ArgumentError(
-                f"The values of this batch have {', '.join(map(str, [len(value) for value in values]))} replicas on "
-                "this rank. In a traced graph, all values that a group reduces in one batch have as many; reduce the "
-                "others in another call."
-            )
+        batch = _as_one(values)
         ends = self._ends([asked for _, asked in pairs], values)
         targets = [()] * len(pairs) if out is None else _targets(out, ends.own)
-        columns = () if is_mixed else zip(*(value.values for value in values), strict=True)
-        batch = Batch(values) if is_mixed else PerReplica([list(one) for one in columns])
         # In place, or copied from new results where this rank is not among the destinations of all values.
         is_taken = all(targets)
         taken = [components[0] for components in targets] if is_taken else None
@@ -79,13 +69,7 @@ class GroupedOps:
             TreefoldError: one of its kinds.
 
         """
-        given = [as_distributed(value, "per_replica_value") for value in values]
-        counts = [len(value) for value in given]
-        if len(set(counts)) > 1:
-            return self._reductions.plan(Batch(given), "sum")
-        return self._reductions.plan(
-            PerReplica([list(one) for one in zip(*(one.values for one in given), strict=True)]), "sum"
-        )
+        return self._reductions.plan(_as_one([as_distributed(value, "per_replica_value") for value in values]), "sum")
 
     def _ends(self, asked: Sequence[object], values: Sequence[DistributedValues]) -> _Ends:
         """Return this rank's destinations of each value: all of them, or, where they name ranks, its own.
@@ -125,6 +109,22 @@ class _Ends(NamedTuple):
 
     own: list[tuple[str, ...]]
     words: str
+
+
+def _as_one(values: Sequence[DistributedValues]) -> PerReplica[list[Any]]:
+    """Return the values of a batch as one value, whose replicas are lists.
+
+    Raises:
+        ArgumentError: they have different numbers of replicas.
+
+    """
+    counts = [len(value) for value in values]
+    if len(set(counts)) > 1:
+        raise ArgumentError(
+            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. All values that a "
+            "group reduces in one batch have as many on a rank; reduce the others in another call."
+        )
+    return PerReplica([list(one) for one in zip(*(value.values for value in values), strict=True)])
 
 
 def _targets(out: object, ends: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from treefold.execution.program import program_of
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.plans import Counts, GroupPlans, RankLayout, padded
+from treefold.group.plans import GroupPlans, RankLayout, padded
 from treefold.group.protocol import VALUE_TAGS, VOTE, Frame
 from treefold.group.transport.failures import Rounds
 from treefold.group.transport.link import (
@@ -63,9 +63,9 @@ class HostsOutcome:
         return [frame.payload for frame in self.frames]
 
     @property
-    def descriptors(self) -> list[tuple[bytes, bool, int, bool, bool]]:
-        """Of each rank: the kind of its call, whether refused, its replicas, whether it has a plan and is mixed."""
-        return [(one.kind, one.is_refused, one.replicas, one.number > 0, one.is_mixed) for one in self.frames]
+    def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
+        """Of each rank: the kind of its call, whether refused, its replicas, and whether it has a plan."""
+        return [(one.kind, one.is_refused, one.replicas, one.number > 0) for one in self.frames]
 
     def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
         """Return a result."""
@@ -126,16 +126,13 @@ class ChannelLink(GroupLink):
         memory = self._memory_for(plans, fold, contributions)
         inline = _inline(contributions) if plans.is_inline else b""
         self._operate("a reduction")
-        own, until = plans.own, self._deadline()
-        frame = Frame(form.kind, form.description, inline, max(own), plans.number, is_mixed=len(own) > 1)
+        until = self._deadline()
+        frame = Frame(form.kind, form.description, inline, plans.own, plans.number)
         outcome = self._round(frame, until)
         needed = needed_plan(outcome)
         if needed is not None:
             return needed
-        if memory is None:
-            results = _folded_here(outcome.frames, rows, fold, plans.counts)
-        else:
-            results = self._walked(memory, until)
+        results = _folded_here(outcome.frames, rows, fold) if memory is None else self._walked(memory, until)
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
         # Every rank has received everything: it has voted, or the values were in its frame. So no send reads the
@@ -327,18 +324,15 @@ def _inline(contributions: Sequence[Sequence[HostArray]]) -> bytes:
     return b"".join(array.tobytes().ljust(padded(array.nbytes), b"\0") for leaf in contributions for array in leaf)
 
 
-def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold, counts: Sequence[Counts]) -> list[HostArray]:
-    """Fold what all ranks have said in their frames, as one process would.
-
-    ``counts``: of the replicas of each leaf, rank by rank, if some rank has leaves with different numbers of them.
-    """
+def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold) -> list[HostArray]:
+    """Fold what all ranks have said in their frames, as one process would."""
     reads = [0] * len(frames)
     jobs = []
-    for leaf, row in enumerate(rows):
+    for row in rows:
         length = int(np.prod(row.shape, dtype=np.int64))
         sources = []
         for rank, frame in enumerate(frames):
-            for _ in range(counts[rank][leaf] if counts else frame.replicas):
+            for _ in range(frame.replicas):
                 sources.append(np.frombuffer(frame.payload, row.dtype, length, reads[rank]))
                 reads[rank] += padded(length * row.dtype.itemsize)
         dtype = row.dtype.name

@@ -55,12 +55,10 @@ class ByteStream(NamedTuple):
 class NeedsPlan(NamedTuple):
     """The answer of ``GroupLink.fold`` where calls match, and ranks have no common plan for their numbers of replicas.
 
-    ``replicas``: of each rank. ``are_mixed``: whether leaves have different numbers, of which ``replicas`` are the
-    most. ``are_all_planned``: whether every rank has a plan, so that theirs differ.
+    ``replicas``: of each rank. ``are_all_planned``: whether every rank has a plan, so that theirs differ.
     """
 
     replicas: tuple[int, ...]
-    are_mixed: bool
     are_all_planned: bool
 
 
@@ -244,10 +242,10 @@ def mismatch(outcome: Outcome) -> GroupError:
 
 def needed_plan(outcome: Outcome) -> NeedsPlan | None:
     """Return what ranks have to plan, if their calls match and that is all that is missing."""
-    _, are_refused, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
+    _, are_refused, replicas, have_plans, *_ = zip(*outcome.descriptors, strict=True)
     if not outcome.is_unplanned or any(are_refused):
         return None
-    return NeedsPlan(replicas, any(are_mixed), all(have_plans))
+    return NeedsPlan(replicas, all(have_plans))
 
 
 class _Linked(Protocol):

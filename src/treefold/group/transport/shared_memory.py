@@ -80,7 +80,6 @@ class SharedMemoryLink(GroupLink):
             plans.number,
             self.timeout_seconds,
             self._warn,
-            plans.counts,
         )
         if outcome is None or outcome.is_committed:
             return outcome
