@@ -5,7 +5,7 @@ out of the others' reach.
 """
 
 from treefold.devices import rank_of
-from treefold.execution.program import Receive, Send, Share
+from treefold.execution.program import Receive, Send, Take
 from treefold.plan.ir import Combine, Role
 
 
@@ -58,14 +58,14 @@ class Cluster:
 
     def _do(self, part, rank, cells, mail):
         if isinstance(part, Send):
-            key = rank, part.peer, part.number, part.pack
+            key = rank, part.peer, part.number, part.action.pack
             if key in mail or self.host_of.get(part.peer) in {None, self.host_of[rank]}:
                 raise WrongError
-            mail[key] = self._read(part.source, rank, cells, is_sent=True)
+            mail[key] = self._read(part.action.source, rank, cells, is_sent=True)
         elif isinstance(part, Receive):
-            self._write(part.target, rank, cells, mail.pop((part.peer, rank, part.number, part.pack), ()))
+            self._write(part.action.target, rank, cells, mail.pop((part.peer, rank, part.number, part.action.pack), ()))
         else:
-            columns = [self._read(source, rank, cells, is_shared=isinstance(part, Share))
+            columns = [self._read(source, rank, cells, is_shared=isinstance(part, Take))
                        for source in part.action.sources]  # fmt: skip
             if isinstance(part.action, Combine):
                 if len({len(column) for column in columns}) != 1:

@@ -7,7 +7,7 @@ import pytest
 from program_oracles import Cluster
 
 from treefold.errors import PlanError
-from treefold.execution.program import Perform, Program, Receive, Send, Share, program_of
+from treefold.execution.program import Perform, Program, Receive, Send, Take, program_of
 from treefold.plan import Movement
 from treefold.plan.ir import Buffer, Combine, Copy, Goal, Leaf, Range, Role, Step
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat
@@ -59,10 +59,11 @@ def put_together(parts_of_ranks):
     """Return the actions of a step, of which each copy between hosts is a pair of parts with one number."""
     parts = [(rank, part) for rank, parts in enumerate(parts_of_ranks) for part in parts]
     sent = {(rank, part.peer, part.number): part for rank, part in parts if isinstance(part, Send)}
-    actions = [part.action for _, part in parts if isinstance(part, Perform | Share)]
+    actions = [part.action for _, part in parts if isinstance(part, Perform | Take)]
     for rank, part in parts:
         if isinstance(part, Receive):
-            actions.append(Copy(sent.pop((part.peer, rank, part.number)).source, part.target, part.pack))
+            assert sent.pop((part.peer, rank, part.number)).action == part.action
+            actions.append(part.action)
     assert not sent
     return actions
 
@@ -114,18 +115,22 @@ class TestProgramOf:
         """A contribution is sent by the rank that brings it, a result by its owner: once to each other host."""
         hosts = ((0, 1), (2, 3))
         movement = direct(hosts).movement(work_of([1, 1, 1, 1], [8]))
-        sent = [(part, program.rank) for program in programs_of(movement, hosts)
-                for parts in program.steps for part in parts if isinstance(part, Send)]  # fmt: skip
-        raw = [(rank, part.peer) for part, rank in sent if movement.buffers[part.source.buffer].role is Role.INPUT]
-        assert sorted(raw) == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1)]
-        made = [(rank, part.peer) for part, rank in sent if movement.buffers[part.source.buffer].role is not Role.INPUT]
-        assert sorted(made) == [(0, 2), (1, 3), (2, 0), (3, 1)]
+        sent = [
+            (movement.buffers[part.action.source.buffer].role is Role.INPUT, program.rank, part.peer)
+            for program in programs_of(movement, hosts)
+            for parts in program.steps
+            for part in parts
+            if isinstance(part, Send)
+        ]
+        raw, made = ([pair for is_input, *pair in sent if is_input is wanted] for wanted in (True, False))
+        assert sorted(raw) == [[0, 2], [0, 3], [1, 2], [1, 3], [2, 0], [2, 1], [3, 0], [3, 1]]
+        assert sorted(made) == [[0, 2], [1, 3], [2, 0], [3, 1]]
 
     def test_numbers_copies_between_hosts_in_the_order_of_the_plan(self):
         """From 0, by step and action; what stays on a host has no number."""
         hosts = ((0, 1), (2,))
         movement = direct(hosts).movement(work_of([1, 2, 1]))
-        sent = {part.number: (part.source, step) for program in programs_of(movement, hosts)
+        sent = {part.number: (part.action.source, step) for program in programs_of(movement, hosts)
                 for step, parts in enumerate(program.steps) for part in parts if isinstance(part, Send)}  # fmt: skip
         host_of = {"0/cpu:0": 0, "1/cpu:0": 0, "1/cpu:1": 0, "2/cpu:0": 1}
         crossing = [
@@ -152,7 +157,7 @@ class TestProgramOf:
         """Nothing is sent on one host: ranks read what others hold."""
         movement = direct(((0, 1, 2),)).movement(work_of([1, 1, 1]))
         parts = [part for program in programs_of(movement, ((0, 1, 2),)) for own in program.steps for part in own]
-        assert {type(part) for part in parts} == {Perform, Share}
+        assert {type(part) for part in parts} == {Perform, Take}
 
     def test_refuses_devices_without_ranks(self):
         """Or of other ranks."""

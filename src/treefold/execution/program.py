@@ -18,22 +18,20 @@ from treefold.planners.direct import Hosts
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a range to rank ``peer``; ``number``: of the copy, among all copies between hosts in order of the plan."""
+    """Send a copy's source to rank ``peer``; ``number``: of the copy, among all between hosts in order of the plan."""
 
+    action: Copy
     number: int
-    source: Range
     peer: int
-    pack: int
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Receive a range from rank ``peer``, by the number under which that rank sends it."""
+    """Receive a copy's target from rank ``peer``, by the number under which that rank sends it."""
 
+    action: Copy
     number: int
-    target: Range
     peer: int
-    pack: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,13 @@ class Perform:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Take:
     """Copy what another rank of this host holds, through memory that both share, to this rank."""
 
     action: Copy
 
 
-Part = Send | Receive | Perform | Share
+Part = Send | Receive | Perform | Take
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
         PlanError: a device without a rank or of none of these, or a fold of what lies on several ranks.
 
     """
-    group, number, steps = _Group(movement.buffers, hosts), 0, []
+    group, number, steps = _Holders(movement.buffers, hosts), 0, []
     for step in movement.steps:
         parts: list[Part] = []
         for action in step.actions:
@@ -87,7 +85,7 @@ def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
     return Program(rank, tuple(steps))
 
 
-class _Group:
+class _Holders:
     """Which ranks hold a movement's buffers, and which ranks share a host."""
 
     def __init__(self, buffers: Sequence[Buffer], hosts: Hosts) -> None:
@@ -106,8 +104,8 @@ class _Group:
         if isinstance(action, Copy) and self.crosses(action):
             sender = self._holder(action.source)
             if rank == sender:
-                return Send(number, action.source, receiver, action.pack)
-            return Receive(number, action.target, sender, action.pack) if rank == receiver else None
+                return Send(action, number, receiver)
+            return Receive(action, number, sender) if rank == receiver else None
         if rank != receiver:
             return None
         if all(self._holder(source) == rank for source in action.sources):
@@ -119,7 +117,7 @@ class _Group:
             )
         # The receiver's part alone: it reads the memory of the other rank, which has nothing to do but to have written
         # it.
-        return Share(action)
+        return Take(action)
 
     def crosses(self, action: Action) -> bool:
         """Tell whether an action is a copy from one host to another."""

@@ -14,7 +14,7 @@ from treefold.dtypes import itemsize
 from treefold.engines.interface import Channel, Transfer, Transfers
 from treefold.execution.accesses import Accesses
 from treefold.execution.actions import FlatMemory
-from treefold.execution.program import Part, Perform, Program, Receive, Send, Share
+from treefold.execution.program import Part, Perform, Program, Receive, Send, Take
 from treefold.plan import Movement
 from treefold.plan.actions import cut
 from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
@@ -36,7 +36,7 @@ Turn = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Hand a range to another rank of this host: the other end of a ``Share`` in that rank's program."""
+    """Hand a range to another rank of this host: the other end of a ``Take`` in that rank's program."""
 
     action: Copy
 
@@ -127,10 +127,11 @@ class Walk:
         operations = list(self._operations_of(program))
         for position, one in enumerate(operations):
             before: set[int] = set()
-            for source in _reads(one.part):
-                before |= accesses[source.buffer].read(source.start, source.stop, position)
-            target = _written(one.part)
-            if target is not None:
+            if not isinstance(one.part, Receive | Take):  # which read what another rank holds
+                for source in one.part.action.sources:
+                    before |= accesses[source.buffer].read(source.start, source.stop, position)
+            if not isinstance(one.part, Send | Give):
+                target = one.part.action.target
                 before |= accesses[target.buffer].write(target.start, target.stop, position)
             # A fold into one of its own sources does not wait for itself.
             before.discard(position)
@@ -161,18 +162,19 @@ class Walk:
         if isinstance(part, Perform) and isinstance(part.action, Concat):
             yield part
             return
-        whole = _whole(part)
-        size = -(-whole.length // self._chunks(part)) if whole.length else 1
-        for begin in range(0, whole.length, size):
-            yield _chunk(part, begin, min(begin + size, whole.length))
+        length = part.action.target.length
+        size = -(-length // self._chunks(part)) if length else 1
+        for begin in range(0, length, size):
+            chunk = cut(part.action, begin, min(begin + size, length))
+            yield replace(part, action=chunk)  # type: ignore[arg-type] # the chunk of a copy is one
 
     def _chunks(self, part: Part) -> int:
         """Return into how many chunks a part is cut: as many on both sides of a copy."""
         # Both ends see the same length, so they cut a copy alike without a word.
-        whole = _whole(part)
-        nbytes = whole.length * itemsize(self._dtypes[whole.buffer])
+        target = part.action.target
+        nbytes = target.length * itemsize(self._dtypes[target.buffer])
         most, chunk_bytes = _MOST_CHUNKS, self._chunk_bytes
-        if isinstance(part, Share):
+        if isinstance(part, Take):
             chunk_bytes = max(chunk_bytes, _SHARED_BYTES)
         elif isinstance(part, Send | Receive):
             # Tags are divided equally among the messages of a pair, a division that both ends make alike.
@@ -182,9 +184,9 @@ class Walk:
     def _shares(self, programs: Sequence[Program]) -> Iterator[tuple[Turn, list[Copy]]]:
         """Yield what the ranks of a host hand each other in each turn that has any of it."""
         for step, parts in enumerate(zip(*(program.steps for program in programs), strict=True)):
-            shares = [part for own in parts for part in own if isinstance(part, Share)]
+            shares = [part for own in parts for part in own if isinstance(part, Take)]
             for chunk, pieces in enumerate(zip_longest(*map(self._cut, shares))):
-                yield (step, chunk), [piece.action for piece in pieces if isinstance(piece, Share)]
+                yield (step, chunk), [piece.action for piece in pieces if isinstance(piece, Take)]
 
     def _first_tags(self, program: Program) -> dict[tuple[type[Part], int], int]:
         """Return the tag of the first chunk of each message: both sides count the messages of a pair in one order."""
@@ -220,7 +222,7 @@ class _State:
         self._open_gives = Counter(one.turn for one in operations if isinstance(one.part, Give))
         self._takes: dict[Turn, list[int]] = defaultdict(list)
         for position, one in enumerate(operations):
-            if isinstance(one.part, Share):
+            if isinstance(one.part, Take):
                 self._takes[one.turn].append(position)
 
     def begin_to_receive(self) -> None:
@@ -237,7 +239,7 @@ class _State:
         while expected and self._under_way[way] < _MOST_UNDER_WAY:
             position, part = expected.popleft()
             one = self._operations[position]
-            transfer = self._channel.receive(part.peer, self._first_tag + one.tag, self._bytes(part.target))
+            transfer = self._channel.receive(part.peer, self._first_tag + one.tag, self._bytes(part.action.target))
             # Set before this rank waits: at a deadline, whoever relays for others is not the one to blame.
             self._of[transfer] = position
             self._under_way[way] += 1
@@ -253,7 +255,7 @@ class _State:
         heapq.heapify(ready)
         while ready:
             _, position = heapq.heappop(ready)
-            # Receives and shares are done when they arrive, not when they are begun.
+            # Receives and takes are done when they arrive, not when they are begun.
             if self._do(self._operations[position]):
                 for follower in self._done(position):
                     heapq.heappush(ready, (self._operations[follower].wave, follower))
@@ -284,14 +286,14 @@ class _State:
     def _do(self, one: _Operation) -> bool:
         """Perform or begin an operation; tell whether it is done."""
         match one.part:
-            case Receive() | Share():
+            case Receive() | Take():
                 return False
             case Give():
                 self._open_gives[one.turn] -= 1
-            case Send(source=source, peer=peer):
+            case Send(action=copy, peer=peer):
                 # Done, although the engine still reads the range: a plan never writes a range twice, and memory is
                 # handed over and reused only behind the vote, when all receivers have everything.
-                self._channel.send(peer, self._first_tag + one.tag, self._bytes(source))
+                self._channel.send(peer, self._first_tag + one.tag, self._bytes(copy.source))
             case Perform(action=action):
                 self._memory.perform(action)
         return True
@@ -328,48 +330,3 @@ def _aliases(program: Program, buffers: Sequence[Buffer]) -> Iterator[tuple[int,
             is_whole = target.length == buffers[target.buffer].length
             if is_whole and buffers[target.buffer].role is Role.SCRATCH:
                 yield target.buffer, source
-
-
-def _reads(part: Part | Give) -> Sequence[Range]:
-    match part:
-        case Send(source=source):
-            return (source,)
-        case Perform(action=action) | Give(action=action):
-            return action.sources
-    return ()
-
-
-def _written(part: Part | Give) -> Range | None:
-    match part:
-        case Receive(target=target):
-            return target
-        case Perform(action=action) | Share(action=action):
-            return action.target
-    return None
-
-
-def _whole(part: Part) -> Range:
-    """Return the range that a part is cut by."""
-    match part:
-        case Send(source=source):
-            return source
-        case Receive(target=target):
-            return target
-    return part.action.target
-
-
-def _chunk(part: Part, start: int, stop: int) -> Part:
-    match part:
-        case Send(source=whole):
-            return replace(part, source=_within(whole, start, stop))
-        case Receive(target=whole):
-            return replace(part, target=_within(whole, start, stop))
-        case Perform(action=action):
-            return Perform(cut(action, start, stop))
-        case Share(action=copy):
-            source, target = (_within(whole, start, stop) for whole in (copy.source, copy.target))
-            return Share(replace(copy, source=source, target=target))
-
-
-def _within(whole: Range, start: int, stop: int) -> Range:
-    return Range(whole.buffer, whole.start + start, whole.start + stop)
