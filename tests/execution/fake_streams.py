@@ -17,7 +17,7 @@ from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
 from treefold.execution.actions import FlatMemory, LeafActions, leaf_actions, outputs
 from treefold.execution.interface import Operand, Results
-from treefold.execution.schedule import Driver, Operation, Schedule, Stream
+from treefold.execution.schedule import Operation, Schedule, Stream
 from treefold.fold import Fold
 from treefold.plan.actions import buffers_of_leaves
 from treefold.plan.ir import Buffer, Range, Role
@@ -54,7 +54,7 @@ class RaceError(AssertionError):
     """Two operations touch the same elements, one of them writes, and nothing orders them."""
 
 
-class FakeStreams(Driver):
+class FakeStreams:
     """Runs a schedule on NumPy arrays. ``inputs``: per leaf, the contributions in replica order.
 
     Buffers are poisoned before they are written: an operation that reads too early reads nonsense.

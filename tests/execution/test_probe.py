@@ -11,13 +11,13 @@ import pytest
 
 import treefold
 from treefold.execution import links
-from treefold.execution.links import LinkResult, LinkTable, Prober, verify
+from treefold.execution.links import LinkResult, LinkTable, verify
 
 ALPHA, BANDWIDTH = 5e-6, 10e9
 SIZES = (4095, 65537)
 
 
-class FakeMachine(Prober):
+class FakeMachine:
     """Three devices; ``lie(pair, data, is_loaded)`` may change what arrives."""
 
     def __init__(self, lie=lambda _pair, data, _is_loaded: data, name="a machine"):

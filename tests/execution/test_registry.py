@@ -143,7 +143,7 @@ class TestNames:
             'draft(executor="local")',
             'EXECUTORS = ("cuda", "local")',
             '_EXECUTORS = {"host": 1}',
-            'executor_of("nccl")',
+            'chosen_executor("nccl")',
             'executors["nccl"]',
         ],
     )

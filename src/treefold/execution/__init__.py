@@ -38,11 +38,6 @@ _executors: dict[str, Executor] = {
 }
 
 
-def executor_of(name: str) -> Executor:
-    """Return the executor that proved plans call by this name."""
-    return _executors[name]
-
-
 def choose_executor(call: CallSummary, asked: Executor | None = None) -> Executor:
     """Return the executor for a call: the last one registered that does not refuse it.
 
@@ -93,7 +88,7 @@ def execute(
     """
     if type(plan) is not Plan:
         raise PlanError(f"An executor runs a Plan and got {short(plan)}. Make one with ops.plan or treefold.plan.Plan.")
-    executor = executor_of(plan.executor)
+    executor = _executors[plan.executor]
     if timeout_s is None:
         return executor.run(plan, inputs, fold, out)
     return executor.run_within(timeout_s, plan, inputs, fold, out)
@@ -104,4 +99,4 @@ def repeater(plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat
 
     ``backends``: one per leaf, that of its arrays.
     """
-    return executor_of(plan.executor).repeater(plan, fold, backends)
+    return _executors[plan.executor].repeater(plan, fold, backends)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import bisect
 import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from treefold.plan.ir import Range
 
 _start_of = operator.attrgetter("start")
 
@@ -63,3 +66,23 @@ class Accesses:
         if part.start != position:
             # The readers are copied: from now on each half has its own.
             self._parts.insert(index + 1, _Part(position, part.writer, set(part.readers)))
+
+
+def dependencies(operations: Iterable[tuple[Sequence[Range], Range | None]], num_buffers: int) -> list[set[int]]:
+    """Return, for each operation, the earlier ones that must be done before it may start.
+
+    ``operations``: what each reads and writes, in an order in which one thread could run them.
+    """
+    accesses = [Accesses() for _ in range(num_buffers)]
+    needs = []
+    for position, (sources, target) in enumerate(operations):
+        found: set[int] = set()
+        for source in sources:
+            found |= accesses[source.buffer].read(source.start, source.stop, position)
+        # Buffers of a plan are written once; only the halves of staging buffers are written again, and wait for their
+        # readers.
+        if target is not None:
+            found |= accesses[target.buffer].write(target.start, target.stop, position)
+        # A fold into one of its own sources reads before it writes, and does not wait for itself.
+        needs.append(found - {position})
+    return needs

@@ -7,9 +7,9 @@ it by name: what it can do, refuses, promises and honours is asked here.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.fold import Fold
@@ -59,14 +59,10 @@ class CallSummary:
     is_in_host_memory: bool
 
 
-class Repeat(Protocol):
-    """Repeats one kind of call on other arrays of the same kind. Safe to use from many threads."""
-
-    def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
-        """Return the new results of each row, or none if they are written into ``targets``, which may be ``rows``.
-
-        None, with nothing done, if the call needs the slow path, which will say what is wrong.
-        """
+#: Repeats one kind of call on other rows of the same kind, from many threads. It returns the new results of each row,
+#: or none if they are written into the second argument, which may be the first. None, with nothing done: the call needs
+#: the slow path, which will say what is wrong.
+Repeat = Callable[[list[Row], list[Row] | None], Results | None]
 
 
 class Executor(abc.ABC):

@@ -8,7 +8,6 @@ copies over other links go through the host. Results are kept for each set of de
 
 from __future__ import annotations
 
-import abc
 import importlib.util
 import itertools
 import json
@@ -16,14 +15,17 @@ import os
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from treefold.files import write_atomically
+
+if TYPE_CHECKING:
+    from treefold.execution.cuda.several_devices import CudaProber
 
 _FORMAT = 1
 _MOST_BYTES = 1 << 20  # a file of results is a few kilobytes; nothing larger is one
@@ -149,38 +151,6 @@ def _digest(machine: str) -> str:
 Pattern = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Prober(abc.ABC):
-    """A machine whose links can be probed."""
-
-    @abc.abstractmethod
-    def machine(self) -> str:
-        """Return the devices and the driver in one line, for which results hold."""
-
-    @abc.abstractmethod
-    def devices(self) -> Sequence[str]:
-        """Return the devices whose links are to be proved."""
-
-    @abc.abstractmethod
-    def put(self, pattern: Pattern, device: str) -> Any:
-        """Return a buffer on a device with these bytes, sent there from the host."""
-
-    @abc.abstractmethod
-    def copy(self, source: Any, target: Any) -> None:
-        """Copy a buffer over the link that is proved, and wait for the end."""
-
-    @abc.abstractmethod
-    def seconds_to_copy(self, source: Any, target: Any) -> float:
-        """Copy and return how long it took on the devices' own clock."""
-
-    @abc.abstractmethod
-    def get(self, buffer: Any) -> Pattern:
-        """Return the bytes of a buffer, sent to the host by the device that it is on."""
-
-    @abc.abstractmethod
-    def load(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
-        """Start copies over all these pairs in a loop, and return a function that ends them."""
-
-
 #: Bytes per copy: less than a page, not a multiple of one, and many.
 SIZES = (4_096 - 1, (1 << 20) + 1, 32 << 20)
 _TRIALS = 3
@@ -188,7 +158,7 @@ _TIMED_SIZES = (64 << 10, 32 << 20)
 _TIMED = 7
 
 
-def verify(prober: Prober, *, use_cache: bool = True) -> LinkTable:
+def verify(prober: CudaProber, *, use_cache: bool = True) -> LinkTable:
     """Verify every directed pair, use the results in this process, cache them, and warn of pairs that lie.
 
     ``use_cache``: use cached results for the same devices and driver, if there are any.
@@ -224,13 +194,13 @@ def verify_links(*, use_cache: bool = True) -> LinkTable:
     """
     if importlib.util.find_spec("torch") is None:
         return LinkTable("", ())
-    from treefold.execution.cuda.several_devices import CudaProber  # noqa: PLC0415 - imports PyTorch
+    from treefold.execution.cuda import several_devices  # noqa: PLC0415 - imports PyTorch
 
-    prober = CudaProber()
+    prober = several_devices.CudaProber()
     return verify(prober, use_cache=use_cache) if prober.devices() else LinkTable("", ())
 
 
-def _result(prober: Prober, pair: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> LinkResult:
+def _result(prober: CudaProber, pair: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> LinkResult:
     problem = _problem(prober, pair, "")
     if not problem and len(pairs) > 1:
         # Again under the load of all other pairs: a path may deliver the right bytes only while it is alone.
@@ -247,7 +217,7 @@ def _result(prober: Prober, pair: tuple[str, str], pairs: Sequence[tuple[str, st
     return LinkResult(*pair, "", 1 / beta, max(0.0, small - beta * _TIMED_SIZES[0]))
 
 
-def _problem(prober: Prober, pair: tuple[str, str], when: str) -> str:
+def _problem(prober: CudaProber, pair: tuple[str, str], when: str) -> str:
     """Return what is wrong with the bytes that arrive, empty if nothing is."""
     for trial in range(_TRIALS):
         for nbytes in SIZES:
@@ -261,7 +231,7 @@ def _problem(prober: Prober, pair: tuple[str, str], when: str) -> str:
     return ""
 
 
-def _median_seconds(prober: Prober, pair: tuple[str, str], nbytes: int) -> float:
+def _median_seconds(prober: CudaProber, pair: tuple[str, str], nbytes: int) -> float:
     pattern = _pattern(pair, 0, nbytes)
     source, target = prober.put(pattern, pair[0]), prober.put(pattern, pair[1])
     # Once without the clock: the first copy of a pair may set up mappings.

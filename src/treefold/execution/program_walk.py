@@ -12,7 +12,7 @@ from treefold.backends import HostArray
 from treefold.devices import rank_of
 from treefold.dtypes import itemsize
 from treefold.engines.interface import Channel, Transfer, Transfers
-from treefold.execution.accesses import Accesses
+from treefold.execution.accesses import dependencies
 from treefold.execution.actions import FlatMemory
 from treefold.execution.program import Part, Perform, Program, Receive, Send, Take
 from treefold.plan import Movement
@@ -123,18 +123,9 @@ class Walk:
 
     def _linked(self, program: Program) -> list[_Operation]:
         """Return the operations in the order of the program, each with those that wait for it."""
-        accesses = [Accesses() for _ in self.buffers]
         operations = list(self._operations_of(program))
-        for position, one in enumerate(operations):
-            before: set[int] = set()
-            if not isinstance(one.part, Receive | Take):  # which read what another rank holds
-                for source in one.part.action.sources:
-                    before |= accesses[source.buffer].read(source.start, source.stop, position)
-            if not isinstance(one.part, Send | Give):
-                target = one.part.action.target
-                before |= accesses[target.buffer].write(target.start, target.stop, position)
-            # A fold into one of its own sources does not wait for itself.
-            before.discard(position)
+        ends = [_own_ends(one.part) for one in operations]
+        for position, (one, before) in enumerate(zip(operations, dependencies(ends, len(self.buffers)), strict=True)):
             one.needs = len(before)
             for other in before:
                 operations[other].followers.append(position)
@@ -315,6 +306,12 @@ class Needed:
 
     def __iter__(self) -> Iterator[Transfer]:
         return iter(self.transfers)
+
+
+def _own_ends(part: Part | Give) -> tuple[Sequence[Range], Range | None]:
+    """Return what a part reads and writes on this rank: of a copy between ranks, one of both."""
+    sources = () if isinstance(part, Receive | Take) else part.action.sources
+    return sources, None if isinstance(part, Send | Give) else part.action.target
 
 
 def _parts(program: Program) -> Iterator[Part]:

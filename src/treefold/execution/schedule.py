@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from treefold.dtypes import itemsize
-from treefold.execution.accesses import Accesses
+from treefold.execution.accesses import dependencies
 from treefold.plan import Plan
 from treefold.plan.actions import cut, fills
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Range, Role
+
+if TYPE_CHECKING:
+    from treefold.execution.cuda.several_devices import TorchStreams
 
 #: No action is cut into more chunks than this: each costs a launch and an event.
 _MOST_CHUNKS = 256
@@ -73,19 +76,6 @@ class Schedule:
         return range(len(self.plan.buffers), len(self.buffers))
 
 
-class Driver(Protocol):
-    """A runtime with streams. One thread calls it, and calls return without waiting for the work that they start."""
-
-    def wait(self, stream: Stream, event: Any) -> None:
-        """Make all later operations of ``stream`` wait for an event of another stream."""
-
-    def perform(self, operation: Operation) -> None:
-        """Enqueue an operation on its stream."""
-
-    def signal(self, stream: Stream) -> Any:
-        """Return an event that fires when ``stream`` has done everything enqueued so far."""
-
-
 def make_schedule(
     plan: Plan, *, chunk_bytes: int, is_direct: Callable[[str, str], bool] = lambda _source, _target: True
 ) -> Schedule:
@@ -97,14 +87,14 @@ def make_schedule(
     chunks = _Chunks(plan, chunk_bytes, is_direct)
     drafts = [draft for step in range(len(plan.steps)) for draft in chunks.of_step(step)]
     buffers = tuple(chunks.buffers)
-    needs = _needs(drafts, len(buffers))
+    needs = dependencies(((draft.action.sources, draft.action.target) for draft in drafts), len(buffers))
     order = _wave_order(drafts, needs)
     operations, signals = _with_waits(drafts, needs, order)
     return Schedule(plan, buffers, operations, signals)
 
 
-def issue(schedule: Schedule, driver: Driver) -> None:
-    """Enqueue every operation on its stream, after its waits."""
+def issue(schedule: Schedule, driver: TorchStreams) -> None:
+    """Enqueue every operation on its stream, after its waits; no call of the driver waits for what it starts."""
     events: dict[int, Any] = {}
     for position, operation in enumerate(schedule.operations):
         for other in operation.waits:
@@ -178,33 +168,14 @@ class _Chunks:
             index = self._staging[key] = len(self.buffers)
             name = f"staging{index}"
             self.buffers.append(Buffer(name, "cpu:0", _STAGING_SLOTS * length, role, origin.leaf))
-        # Reusing a half is safe: ``_needs`` sees the ranges, so the next write waits for the copy that reads this half.
+        # Reusing a half is safe: the next write depends on the copy that reads this half, by its range.
         turn = self._turns[index]
         self._turns[index] = (turn + 1) % _STAGING_SLOTS
         start = turn * (self.buffers[index].length // _STAGING_SLOTS)
         return Range(index, start, start + length)
 
 
-def _needs(drafts: Sequence[Operation], num_buffers: int) -> list[frozenset[int]]:
-    """Return, for each operation, the earlier ones that must be done before it may start."""
-    # The drafts stand in an order in which one thread could run them, so the accesses so far are the ones that come
-    # before.
-    accesses = [Accesses() for _ in range(num_buffers)]
-    needs = []
-    for position, draft in enumerate(drafts):
-        found: set[int] = set()
-        for source in draft.action.sources:
-            found |= accesses[source.buffer].read(source.start, source.stop, position)
-        target = draft.action.target
-        # Buffers of a plan are written once; only the halves of staging buffers are written again, and wait for their
-        # readers.
-        found |= accesses[target.buffer].write(target.start, target.stop, position)
-        # A fold into one of its own sources reads before it writes, and does not wait for itself.
-        needs.append(frozenset(found - {position}))
-    return needs
-
-
-def _wave_order(drafts: Sequence[Operation], needs: Sequence[frozenset[int]]) -> list[int]:
+def _wave_order(drafts: Sequence[Operation], needs: Sequence[Collection[int]]) -> list[int]:
     """Order operations by wave, so that chunk 0 of a later step is issued before chunk 9 of an earlier one.
 
     A stream runs its operations in the order of issue. Issued step by step, chunks would wait for whole steps and there
@@ -230,7 +201,7 @@ def _wave_order(drafts: Sequence[Operation], needs: Sequence[frozenset[int]]) ->
 
 
 def _with_waits(
-    drafts: Sequence[Operation], needs: Sequence[frozenset[int]], order: Sequence[int]
+    drafts: Sequence[Operation], needs: Sequence[Collection[int]], order: Sequence[int]
 ) -> tuple[tuple[Operation, ...], frozenset[int]]:
     # A wait on the latest operation of another stream covers all earlier ones there, because streams run in order. The
     # same holds for waits that this stream already has: ``waited`` keeps the latest one for each pair of streams.

@@ -24,8 +24,8 @@ from treefold.errors import GpuError
 from treefold.execution import links
 from treefold.execution.actions import FlatMemory, leaf_actions, outputs
 from treefold.execution.interface import Operand, Results, handed_over
-from treefold.execution.links import Pattern, Prober
-from treefold.execution.schedule import Driver, Operation, Schedule, Stream, issue, make_schedule
+from treefold.execution.links import Pattern
+from treefold.execution.schedule import Operation, Schedule, Stream, issue, make_schedule
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role
@@ -62,7 +62,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     return handed_over(inputs, driver.results(), out)
 
 
-class TorchStreams(Driver):
+class TorchStreams:
     """PyTorch's streams. Operations on host memory are done at once, when what they wait for is done."""
 
     def __init__(
@@ -217,35 +217,35 @@ def _pinned(length: int, dtype: Any) -> Any:
 _LOAD_BYTES = 16 << 20
 
 
-class CudaProber(Prober):
-    """All GPUs that PyTorch reports, and ``cpu:0``, whose memory is pinned where it can be."""
+class CudaProber:
+    """The links of all GPUs that PyTorch reports, and of ``cpu:0``, whose memory is pinned where it can be."""
 
     def machine(self) -> str:
-        """Return names and identities of the GPUs, and the versions of what drives them."""
+        """Return the line for which results hold: names and identities of the GPUs, and versions of their drivers."""
         count = torch.cuda.device_count()
         gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
         names = [f"{gpu.name} {getattr(gpu, 'uuid', '')}" for gpu in gpus]
         return "; ".join([*names, f"driver {driver_version()}", f"CUDA {torch.version.cuda or torch.version.hip}"])
 
     def devices(self) -> Sequence[str]:
-        """Return them, the host last; nothing without a GPU."""
+        """Return the devices whose links are to be proved, the host last; nothing without a GPU."""
         count = torch.cuda.device_count()
         return [*(f"gpu:{index}" for index in range(count)), "cpu:0"] if count else []
 
     def put(self, pattern: Pattern, device: str) -> Any:
-        """Send bytes from the host."""
+        """Return a buffer on a device with these bytes, sent there from the host."""
         tensor = torch.from_numpy(pattern.copy())
         if device_type(device) == "cpu":
             return _pinned_copy(tensor)
         return tensor.to(torch_device(device))
 
     def copy(self, source: Any, target: Any) -> None:
-        """Copy as the executor does, and wait."""
+        """Copy a buffer over the link that is proved, as the executor does, and wait for the end."""
         target.copy_(source, non_blocking=True)
         _synchronize(source, target)
 
     def seconds_to_copy(self, source: Any, target: Any) -> float:
-        """Time a copy by events on the GPU's own clock."""
+        """Return how long a copy takes, by events on the GPU's own clock."""
         gpu = source if source.is_cuda else target
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(gpu.device):
@@ -257,12 +257,12 @@ class CudaProber(Prober):
         return float(begin.elapsed_time(end)) / 1000
 
     def get(self, buffer: Any) -> Pattern:
-        """Fetch the bytes."""
+        """Return the bytes of a buffer, sent to the host by the device that it is on."""
         bytes_: Pattern = buffer.cpu().numpy()
         return bytes_
 
     def load(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
-        """Keep one copy under way on every pair, from a thread of its own."""
+        """Keep one copy under way on every pair, from a thread of its own; return a function that ends them."""
         done = threading.Event()
         zeros = np.zeros(_LOAD_BYTES, np.uint8)
         buffers = [(self.put(zeros, source), self.put(zeros, target)) for source, target in pairs]
