@@ -62,11 +62,6 @@ def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
     return list(found.values())
 
 
-def one_each(items: Sequence[Item]) -> tuple[Pack, ...]:
-    """Return a pack for every value."""
-    return tuple(Pack(item.dtype, (_whole(item),)) for item in items if item.length)
-
-
 def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:
     """Lay the values behind each other and cut into ``num_packs`` packs whose sizes differ by at most one element.
 
@@ -103,7 +98,10 @@ def split_by_shares(items: Sequence[Item], shares: Sequence[Fraction]) -> tuple[
 
 
 def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[Pack, ...]:
-    """Fill packs in input order up to ``max_bytes``; a value is never cut, so one that is larger is a pack alone."""
+    """Fill packs in input order up to ``max_bytes``; a value is never cut, so one that is larger is a pack alone.
+
+    With 0, every value is.
+    """
     packs: list[list[Fragment]] = []
     room = 0
     for item in items:
@@ -214,7 +212,7 @@ class PackingPolicy:
             return split_evenly(items, num_packs)
         if self.agg_small_grads_max_bytes > 0 and self.agg_small_grads_max_group > 0:
             return aggregate_small(items, self.agg_small_grads_max_bytes, self.agg_small_grads_max_group, nbytes)
-        return one_each(items)
+        return up_to_bytes(items, 0, nbytes)
 
 
 def _is_count(value: object) -> bool:

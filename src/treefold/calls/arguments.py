@@ -16,7 +16,6 @@ from treefold.backends import ArrayBackend, backend_of, loaded_backends, read_de
 from treefold.dtypes import FLOATS, INTEGERS
 from treefold.errors import ArgumentError, CallError
 from treefold.execution import Executor
-from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices
@@ -212,17 +211,6 @@ def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -
     if not are_signed and any(weight < 0 for weight in read):
         raise ArgumentError.option(weights=weights)
     return read
-
-
-def check_weight_count(fold: Fold, num_replicas: int) -> None:
-    """Refuse weights that are not one per replica.
-
-    Raises:
-        ArgumentError: naming both counts.
-
-    """
-    if fold.weights is not None and len(fold.weights) != num_replicas:
-        raise ArgumentError.weight_count(len(fold.weights), num_replicas)
 
 
 def _is_row(values: object) -> TypeGuard[Sequence[Any]]:

@@ -64,24 +64,18 @@ class Slices:
 Brought = Leaf | Slices | None
 
 
+@dataclass(eq=False, slots=True)
 class Tree:
     """Components that are not the arrays of one row: their structures, and each leaf's arrays.
 
     ``rows``: of each leaf, None where its arrays make none. ``key``: what a call of such components is recognised by;
-    None if some leaf makes no row.
+    None if some leaf makes no row. There are no leaves where the structures differ.
     """
 
-    __slots__ = ("columns", "key", "rows", "structures")
-
-    def __init__(
-        self,
-        key: Hashable | None,
-        rows: Sequence[Row | None],
-        structures: Sequence[optree.PyTreeSpec],
-        columns: Sequence[tuple[Any, ...]],
-    ) -> None:
-        """Hold what was read; without leaves where the structures differ."""
-        self.key, self.rows, self.structures, self.columns = key, rows, structures, columns
+    key: Hashable | None
+    rows: Sequence[Row | None]
+    structures: Sequence[optree.PyTreeSpec]
+    columns: Sequence[tuple[Any, ...]]
 
 
 #: The components of a value, as they were read: arrays that make a row, or anything else.

@@ -13,7 +13,6 @@ from treefold.calls.arguments import (
     NO_OPTIONS,
     check_accumulate,
     check_honoured,
-    check_weight_count,
     read_options,
     read_pairs,
     read_weights,
@@ -24,7 +23,7 @@ from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathe
 from treefold.calls.output import read_out
 from treefold.calls.reader import Pair, Reading, call_key, read_components, read_pair
 from treefold.errors import ArgumentError, TreefoldError
-from treefold.execution import CallSummary, Executor, execute
+from treefold.execution import CallSummary, Executor, Results, execute
 from treefold.fold import Fold
 from treefold.ops.planning import Request, Router, Terms, make_plan, read_topology, summarise
 from treefold.options import CommunicationOptions
@@ -166,9 +165,7 @@ class CrossDeviceOps(abc.ABC):
         if isinstance(tensor, DistributedValues):
             raise ArgumentError.several_values(tensor)
         entry = read_entry(PerReplica([tensor]), read_components((tensor,)), destinations, read_copied_leaf)
-        request = Request("broadcast", type(self).__name__, (entry,), summarise((entry,)))
-        plan = self._plan_for(request)
-        results = execute(plan, [part.operand for part in entry.parts])
+        plan, results = self._moved("broadcast", entry, NO_OPTIONS)
         return wrap(results, [entry], plan)[0]
 
     @as_written
@@ -195,8 +192,7 @@ class CrossDeviceOps(abc.ABC):
         value = as_distributed(per_replica_value, "per_replica_value")
         reading = read_components(value.values)
         entry = read_entry(value, reading, destinations, lambda path, leaves: read_gathered_leaf(path, leaves, axis))
-        plan = self._plan_for(Request("gather", type(self).__name__, (entry,), summarise((entry,)), call))
-        results = execute(plan, [part.operand for part in entry.parts])
+        plan, results = self._moved("gather", entry, call)
         return wrap(moved_axis(results, entry, axis), [entry], plan)[0]
 
     def plan(
@@ -344,6 +340,11 @@ class CrossDeviceOps(abc.ABC):
             asked=self._asked_executor(),
         )
 
+    def _moved(self, collective: str, entry: Entry, options: CommunicationOptions) -> tuple[Plan, Results]:
+        """Plan and run what computes nothing."""
+        plan = self._plan_for(Request(collective, type(self).__name__, (entry,), summarise((entry,)), options))
+        return plan, execute(plan, [part.operand for part in entry.parts])
+
     def _plan_for(self, request: Request) -> Plan:
         check_honoured(request.options, request.executor)
         return self._plans.made(request.key, lambda: make_plan(request, self._router(request)))
@@ -373,7 +374,9 @@ def _read_entries(
 def _read_pair(value: Any, destinations: Any, reading: Reading | None, fold: Fold | None) -> Entry:
     distributed = as_distributed(value, "per_replica_value")
     if fold is not None:
-        check_weight_count(fold, len(distributed))
+        count = len(distributed)
+        if fold.weights is not None and len(fold.weights) != count:
+            raise ArgumentError.weight_count(len(fold.weights), count)
     return read_entry(
         distributed,
         reading or read_components(distributed.values),
