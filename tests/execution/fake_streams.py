@@ -17,18 +17,18 @@ from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
 from treefold.execution.actions import FlatMemory, LeafActions, leaf_actions, outputs
 from treefold.execution.interface import Operand, Results
-from treefold.execution.schedule import Operation, Schedule, Stream
+from treefold.execution.schedule import DeviceStream, Operation, Schedule
 from treefold.fold import Fold
 from treefold.plan.actions import buffers_of_leaves
 from treefold.plan.ir import Buffer, Range, Role
 
 #: How far each stream had come, as far as another one knows.
-_Clock = dict[Stream, int]
+_Clock = dict[DeviceStream, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    stream: Stream
+    stream: DeviceStream
     count: int
     clock: _Clock
 
@@ -46,7 +46,7 @@ class _Access:
     operation: Operation
     part: Range
     writes: bool
-    stream: Stream
+    stream: DeviceStream
     count: int
 
 
@@ -64,7 +64,7 @@ class FakeStreams:
         """Take the schedule's buffers; nothing runs yet."""
         self.schedule = schedule
         self._random = random.Random(seed)  # noqa: S311 - an order, not a secret
-        self._queues: dict[Stream, _Queue] = defaultdict(_Queue)
+        self._queues: dict[DeviceStream, _Queue] = defaultdict(_Queue)
         self._accesses: dict[int, list[_Access]] = defaultdict(list)
         numpy = NumpyBackend()
         self._operands = [
@@ -76,7 +76,7 @@ class FakeStreams:
             leaves, schedule.buffers, [self._array(buffer, leaves) for buffer in schedule.buffers], numpy.assign
         )
 
-    def wait(self, stream: Stream, event: _Event) -> None:
+    def wait(self, stream: DeviceStream, event: _Event) -> None:
         """Note what the stream knows from now on."""
         queue = self._queues[stream]
         queue.work.append(event)
@@ -100,7 +100,7 @@ class FakeStreams:
                 self._check(other, access, queue.clock)
             self._accesses[part.buffer].append(access)
 
-    def signal(self, stream: Stream) -> _Event:
+    def signal(self, stream: DeviceStream) -> _Event:
         """Return an event that knows what the stream knows."""
         queue = self._queues[stream]
         return _Event(stream, queue.given, dict(queue.clock))
@@ -122,7 +122,7 @@ class FakeStreams:
             raise RaceError(heads)
         return outputs(self.schedule.plan, self._operands, lambda index: self._memory.arrays[index])
 
-    def _can_go_on(self, stream: Stream, head: int) -> bool:
+    def _can_go_on(self, stream: DeviceStream, head: int) -> bool:
         work = self._queues[stream].work
         if head == len(work):
             return False

@@ -9,7 +9,7 @@ import pytest
 
 from treefold.engines.interface import Limits, Transfer
 from treefold.execution.program import program_of
-from treefold.execution.program_walk import Walk
+from treefold.execution.program_walk import ProgramWalk
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork
 from treefold.planners.direct import direct
@@ -55,7 +55,7 @@ def walk(rails, deliver):
     arrays = [np.zeros(buffer.length, np.int64) for buffer in movement.buffers]
     memory = SimpleNamespace(part=lambda where: arrays[where.buffer][where.start : where.stop], perform=lambda _: None)
     own = [program_of(movement, 0, HOSTS)]
-    walked = Walk(movement, own, 0, chunk_bytes=CHUNK_BYTES, num_tags=mailbox.limits.tags)
+    walked = ProgramWalk(movement, own, 0, chunk_bytes=CHUNK_BYTES, num_tags=mailbox.limits.tags)
     walked.run(memory, mailbox, FIRST_TAG, lambda waiting: deliver(mailbox, waiting), lambda _: None)
     return mailbox
 
@@ -109,7 +109,7 @@ class TestShares:
         """Return the walk of a rank of host 0."""
         movement = movement_of(self.HOSTS, self.LENGTH)
         own = [program_of(movement, one, self.HOSTS) for one in self.HOSTS[0]]
-        return Walk(movement, own, rank, chunk_bytes=1 << 18, num_tags=1000)
+        return ProgramWalk(movement, own, rank, chunk_bytes=1 << 18, num_tags=1000)
 
     def test_both_ranks_know_the_same_turns(self):
         """Each would wait in another turn than the other, else."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import treefold
 from treefold import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.backends import additional_backend
-from treefold.execution.schedule import Stream, issue, make_schedule
+from treefold.execution.schedule import DeviceStream, issue, make_schedule
 from treefold.fold import Fold
 from treefold.plan.ir import Combine, Copy
 from treefold.testing import FakeBackend, assert_same_bits, owned
@@ -86,8 +86,8 @@ class TestOrder:
         plan, columns = planned(ReductionToOneDevice(), gpus(2))
         schedule, _ = run(plan, columns)
         streams = [operation.stream for operation in schedule.operations]
-        first_down = streams.index(Stream("gpu:0", "gpu:1"))
-        last_up = len(streams) - 1 - streams[::-1].index(Stream("gpu:1", "gpu:0"))
+        first_down = streams.index(DeviceStream("gpu:0", "gpu:1"))
+        last_up = len(streams) - 1 - streams[::-1].index(DeviceStream("gpu:1", "gpu:0"))
         assert first_down < last_up
 
     def test_streams_are_one_per_directed_pair_and_one_for_arithmetic(self):
@@ -95,11 +95,11 @@ class TestOrder:
         plan, columns = planned(ReductionToOneDevice(), gpus(3))
         schedule, _ = run(plan, columns)
         assert set(schedule.streams) == {
-            Stream("gpu:1", "gpu:0"),
-            Stream("gpu:2", "gpu:0"),
-            Stream("gpu:0"),
-            Stream("gpu:0", "gpu:1"),
-            Stream("gpu:0", "gpu:2"),
+            DeviceStream("gpu:1", "gpu:0"),
+            DeviceStream("gpu:2", "gpu:0"),
+            DeviceStream("gpu:0"),
+            DeviceStream("gpu:0", "gpu:1"),
+            DeviceStream("gpu:0", "gpu:2"),
         }
 
     def test_waits_are_few(self):
@@ -119,7 +119,7 @@ class TestOrder:
         """Chunks grow where there would be too many: each costs a launch and an event."""
         plan, _ = planned(ReductionToOneDevice(), gpus(2), [(100_000,)])
         schedule = make_schedule(plan, chunk_bytes=4)
-        copies = [o for o in schedule.operations if o.stream == Stream("gpu:1", "gpu:0")]
+        copies = [o for o in schedule.operations if o.stream == DeviceStream("gpu:1", "gpu:0")]
         assert 250 <= len(copies) <= 256
 
     def test_a_callback_gets_whole_arrays(self):
@@ -137,8 +137,9 @@ class TestStaging:
         schedule, _ = run(plan, columns, is_direct=lambda source, _target: source != "gpu:1")
         (staging,) = schedule.staging
         assert schedule.buffers[staging].length == 2 * 64
-        assert {Stream("gpu:1", "host"), Stream("host", "gpu:0"), Stream("gpu:0", "gpu:1")} <= set(schedule.streams)
-        assert Stream("gpu:1", "gpu:0") not in schedule.streams
+        ways = [("gpu:1", "host"), ("host", "gpu:0"), ("gpu:0", "gpu:1")]
+        assert {DeviceStream(*way) for way in ways} <= set(schedule.streams)
+        assert DeviceStream("gpu:1", "gpu:0") not in schedule.streams
         starts = [
             o.action.target.start
             for o in schedule.operations

@@ -171,7 +171,7 @@ pattern = np.arange(LENGTH) % 7 + 1.0
 parent, children = os.getpid(), []
 
 def handler(number, frame):
-    if frame.f_code.co_qualname in {"_fold_natively", "_Repeater.repeat"} and os.getpid() == parent:
+    if frame.f_code.co_qualname in {"_fold_natively", "_HostRepeater.repeat"} and os.getpid() == parent:
         children.append(os.fork())
 
 def status_of(child):

@@ -10,7 +10,7 @@ import optree
 
 from treefold.backends import ArrayBackend, backend_of, refusal_of
 from treefold.calls.arguments import FIRST_REPLICA, as_asked, read_destinations
-from treefold.calls.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
+from treefold.calls.reader import Brought, ReadArray, Reading, Slices, is_shape, leaves_of, structures_of
 from treefold.devices import similar_device
 from treefold.errors import ArgumentError, CallError, DeviceError, MismatchError
 from treefold.execution import Operand, Results
@@ -161,10 +161,10 @@ def common_backend(path: str, arrays: Sequence[Any]) -> ArrayBackend:
         MismatchError: they are of several frameworks.
 
     """
-    return agreed_backend(path, [Leaf(array, backend_of(array)) for array in arrays])
+    return agreed_backend(path, [ReadArray(array, backend_of(array)) for array in arrays])
 
 
-def agreed_backend(path: str, leaves: Sequence[Leaf]) -> ArrayBackend:
+def agreed_backend(path: str, leaves: Sequence[ReadArray]) -> ArrayBackend:
     """Return the one backend of the arrays of a leaf.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 from treefold.backends import ArrayBackend, Row
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.entry import Entry
-from treefold.calls.reader import Pair, Reading, Tree
+from treefold.calls.reader import Reading, ReadPair, ReadTree
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
 from treefold.plan import Plan
@@ -39,14 +39,14 @@ class KnownCalls:
         """Start empty."""
         self._known: BoundedCache[Hashable, Known] = BoundedCache(_MOST_CALLS)
 
-    def repeat_row(self, op: object, pair: Pair) -> Mirrored | None:
+    def repeat_row(self, op: object, pair: ReadPair) -> Mirrored | None:
         """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
         # Classes are compared by identity: objects of a subclass may hash and compare as they like, and keys must not.
         key, value, target = pair
         if (
             key is None
             or value is None
-            or isinstance(value, Tree)
+            or isinstance(value, ReadTree)
             or (type(op) is not str and type(op) is not ReduceOp)
         ):
             return None
@@ -58,11 +58,11 @@ class KnownCalls:
         if target is None:
             made = known.repeat(rows, None)
             return None if made is None else Mirrored.made(made[0], known.destinations[0], known.plan)
-        if isinstance(target, Tree) or known.repeat(rows, rows if target is value else [target]) is None:
+        if isinstance(target, ReadTree) or known.repeat(rows, rows if target is value else [target]) is None:
             return None
         return Mirrored.made(target.arrays, known.destinations[0], known.plan)
 
-    def repeat(self, key: Hashable, pairs: Sequence[Pair]) -> list[Mirrored] | None:
+    def repeat(self, key: Hashable, pairs: Sequence[ReadPair]) -> list[Mirrored] | None:
         """Repeat a call of a known kind; return None, with nothing done, if it needs the slow path."""
         known = self._known.get(key)
         if known is None:
@@ -107,14 +107,14 @@ def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results)
 def _rows(readings: Sequence[Reading | None]) -> list[Row]:
     rows: list[Row] = []
     for reading in readings:
-        found = reading.rows if isinstance(reading, Tree) else (reading,)
+        found = reading.rows if isinstance(reading, ReadTree) else (reading,)
         rows += [row for row in found if row is not None]
     return rows
 
 
 def _components(value: Reading | None, made: Iterator[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return one value's results component by component, which are given leaf by leaf."""
-    if not isinstance(value, Tree):
+    if not isinstance(value, ReadTree):
         return next(made)
     columns = [next(made) for _ in value.rows]
     return tuple([unflatten(value.structures[0], list(leaves)) for leaves in zip(*columns, strict=True)])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from treefold.backends import ArrayBackend
 from treefold.calls.entry import LeafForm, Part, agreed_backend, at, check_refusals
-from treefold.calls.reader import Brought, Leaf, Slices, read_leaf, read_shape
+from treefold.calls.reader import Brought, ReadArray, Slices, read_leaf, read_shape
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import Operand
 from treefold.fold import Fold
@@ -62,7 +62,7 @@ def read_copied_leaf(path: str, leaves: list[Brought]) -> tuple[LeafForm, list[P
     if leaf is None:
         return _NOTHING, []
     check_refusals(path, leaves, "The value")
-    if isinstance(leaf, Leaf) and leaf.backend is None:
+    if isinstance(leaf, ReadArray) and leaf.backend is None:
         raise ArgumentError.not_a_value(leaf.array, f"The value{at(path)}")
     if isinstance(leaf, Slices):
         _check_slices(path, leaves)
@@ -118,12 +118,12 @@ def _all_none(path: str, leaves: Sequence[Brought]) -> bool:
     return all(missing)
 
 
-def _sorted(leaves: Sequence[Brought]) -> tuple[list[Leaf], list[Slices]]:
+def _sorted(leaves: Sequence[Brought]) -> tuple[list[ReadArray], list[Slices]]:
     """Return the arrays, and the sparse rows, each in replica order."""
-    return [one for one in leaves if isinstance(one, Leaf)], [one for one in leaves if isinstance(one, Slices)]
+    return [one for one in leaves if isinstance(one, ReadArray)], [one for one in leaves if isinstance(one, Slices)]
 
 
-def _plain_part(path: str, leaves: Sequence[Leaf], goal: Goal) -> Part:
+def _plain_part(path: str, leaves: Sequence[ReadArray], goal: Goal) -> Part:
     backend, first = agreed_backend(path, leaves), leaves[0]
     for replica, leaf in enumerate(leaves):
         if (leaf.shape, leaf.dtype) != (first.shape, first.dtype):
@@ -131,24 +131,24 @@ def _plain_part(path: str, leaves: Sequence[Leaf], goal: Goal) -> Part:
     return _part(path, backend, leaves, goal, first.shape)
 
 
-def _part(path: str, backend: ArrayBackend, leaves: Sequence[Leaf], goal: Goal, shape: tuple[int, ...]) -> Part:
+def _part(path: str, backend: ArrayBackend, leaves: Sequence[ReadArray], goal: Goal, shape: tuple[int, ...]) -> Part:
     operand = Operand(backend, tuple(leaf.array for leaf in leaves), shape, tuple(leaf.view for leaf in leaves))
     return Part(path, leaves[0].dtype, goal, _lengths(leaves), operand, _are_in_host_memory(leaves))
 
 
-def _lengths(leaves: Sequence[Leaf]) -> tuple[int, ...]:
+def _lengths(leaves: Sequence[ReadArray]) -> tuple[int, ...]:
     return tuple(math.prod(leaf.shape) for leaf in leaves)
 
 
-def _are_in_host_memory(leaves: Sequence[Leaf]) -> bool:
+def _are_in_host_memory(leaves: Sequence[ReadArray]) -> bool:
     return all(leaf.is_in_host_memory for leaf in leaves)
 
 
-def _joined_shape(leaves: Sequence[Leaf], axis: int) -> tuple[int, ...]:
+def _joined_shape(leaves: Sequence[ReadArray], axis: int) -> tuple[int, ...]:
     return (sum(leaf.shape[axis] for leaf in leaves), *_without(leaves[0].shape, axis))
 
 
-def _mismatch(replica: int, path: str, got: Leaf, first: Leaf, what: str) -> MismatchError:
+def _mismatch(replica: int, path: str, got: ReadArray, first: ReadArray, what: str) -> MismatchError:
     return MismatchError.spec(replica, at(path), f"{got.dtype} {got.shape}", f"{first.dtype} {first.shape}", what)
 
 
@@ -164,7 +164,7 @@ def _sparse_parts(path: str, leaves: Sequence[Slices]) -> tuple[LeafForm, list[P
     return form, [_rows_part(path, values, Goal.ROWS), _rows_part(path, indices, Goal.GATHER)]
 
 
-def _rows_part(path: str, leaves: Sequence[Leaf], goal: Goal) -> Part:
+def _rows_part(path: str, leaves: Sequence[ReadArray], goal: Goal) -> Part:
     backend, first = agreed_backend(path, leaves), leaves[0]
     for replica, leaf in enumerate(leaves):
         if leaf.dtype != first.dtype:
@@ -191,11 +191,11 @@ def _check_slices(path: str, leaves: Sequence[Brought]) -> None:
             raise ArgumentError.slices_shape(replica, at(path), values.shape, read_shape(dense_shape))
 
 
-def _made_dense(path: str, leaves: Sequence[Brought]) -> list[Leaf]:
+def _made_dense(path: str, leaves: Sequence[Brought]) -> list[ReadArray]:
     """Return the contributions with sparse ones made dense, each on its own device."""
     dense = []
     for replica, leaf in enumerate(leaves):
-        if isinstance(leaf, Leaf):
+        if isinstance(leaf, ReadArray):
             dense.append(leaf)
         if not isinstance(leaf, Slices):
             continue
@@ -210,7 +210,7 @@ def _made_dense(path: str, leaves: Sequence[Brought]) -> list[Leaf]:
             if low < 0 or high >= shape[0]:
                 raise ArgumentError.slices_bounds(replica, at(path), low, high, shape[0])
         made = read_leaf(backend.densify(leaf.values.array, leaf.indices.array, shape))
-        if isinstance(made, Leaf):
+        if isinstance(made, ReadArray):
             dense.append(made)
     return dense
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.calls.entry import Entry, Part, at, read_devices
-from treefold.calls.reader import Brought, Leaf, Reading, Slices, leaves_of, read_components, structures_of
+from treefold.calls.reader import Brought, ReadArray, Reading, Slices, leaves_of, read_components, structures_of
 from treefold.errors import OutputError
 from treefold.execution import Operand, Results
 from treefold.fold import Fold
@@ -32,7 +32,7 @@ def read_out(out: object, readings: Sequence[Reading | None], entries: Sequence[
         raise OutputError.form(out, f"a list with one entry per pair, {len(entries)} here")
     if len(out) != len(entries):
         raise OutputError.entries(len(out), len(entries))
-    leaves: list[list[Leaf]] = []
+    leaves: list[list[ReadArray]] = []
     are_in_place: list[bool] = []
     for value, reading, entry in zip(out, readings, entries, strict=True):
         leaves.extend(_read_entry(value, reading, entry, fold))
@@ -47,7 +47,7 @@ def read_out(out: object, readings: Sequence[Reading | None], entries: Sequence[
     return [tuple(leaf.array for leaf in targets) for targets in leaves]
 
 
-def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) -> list[list[Leaf]]:
+def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) -> list[list[ReadArray]]:
     count = len(entry.destinations)
     if reading is None:
         if count != 1 or isinstance(out, list | tuple | dict):
@@ -102,11 +102,11 @@ def _check_none(column: Sequence[Brought]) -> None:
             )
 
 
-def _checked(owner: str, leaf: Brought, part: Part, fold: Fold) -> Leaf:
+def _checked(owner: str, leaf: Brought, part: Part, fold: Fold) -> ReadArray:
     backend, expected = part.operand.backend, (part.operand.shape, fold.result_dtype(part.dtype))
     words = f"a writable {backend.name} array of {expected[1]} {expected[0]}"
-    if not isinstance(leaf, Leaf) or leaf.backend is not backend or not backend.owns(leaf.array):
-        got = f"a {type(leaf.array if isinstance(leaf, Leaf) else leaf).__name__}"
+    if not isinstance(leaf, ReadArray) or leaf.backend is not backend or not backend.owns(leaf.array):
+        got = f"a {type(leaf.array if isinstance(leaf, ReadArray) else leaf).__name__}"
     elif leaf.refusal is not None:
         got = leaf.refusal.got
     elif (leaf.shape, leaf.dtype) != expected:
@@ -127,7 +127,7 @@ def _brief(structure: object) -> str:
     return str(structure).removeprefix("PyTreeSpec(").partition(", NoneIsLeaf")[0]
 
 
-def _footprint(leaf: Leaf) -> HostArray | None:
+def _footprint(leaf: ReadArray) -> HostArray | None:
     return leaf.view if leaf.view is not None or leaf.backend is None else leaf.backend.footprint(leaf.array)
 
 

@@ -1,7 +1,7 @@
 """The one reader of calls: each leaf of each value is read once, for the fast path and the slow path alike.
 
 Arrays of one leaf that agree, row-major and on one device, are read at once into a ``Row``, whose key is what a call of
-such arrays is recognised by. Validation asks for ``Leaf`` records, which a row yields, too.
+such arrays is recognised by. Validation asks for ``ReadArray`` records, which a row yields, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAF = flatten(None)[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ReadArray:
     """One array in one replica.
 
     ``backend``: None for what is no array. ``device``: None for host memory. ``view``: NumPy's, None if it is not in
@@ -56,16 +56,16 @@ class Slices:
     """``IndexedSlices`` in one replica."""
 
     slices: IndexedSlices
-    values: Leaf
-    indices: Leaf
+    values: ReadArray
+    indices: ReadArray
 
 
 #: What one replica brings.
-Brought = Leaf | Slices | None
+Brought = ReadArray | Slices | None
 
 
 @dataclass(eq=False, slots=True)
-class Tree:
+class ReadTree:
     """Components that are not the arrays of one row: their structures, and each leaf's arrays.
 
     ``rows``: of each leaf, None where its arrays make none. ``key``: what a call of such components is recognised by;
@@ -79,10 +79,10 @@ class Tree:
 
 
 #: The components of a value, as they were read: arrays that make a row, or anything else.
-Reading = Row | Tree
+Reading = Row | ReadTree
 
 
-class Pair(NamedTuple):
+class ReadPair(NamedTuple):
     """A value and what takes its result, as they were read; None is what needs the slow path, or no ``out``.
 
     ``key``: what they and their destinations are recognised by, None if they cannot be.
@@ -93,10 +93,10 @@ class Pair(NamedTuple):
     target: Reading | None
 
 
-def read_pair(value: object, destinations: object, out: object) -> Pair:
+def read_pair(value: object, destinations: object, out: object) -> ReadPair:
     """Read the arrays of a value, and of ``out`` unless it is None. Nothing is refused here."""
     if not isinstance(value, DistributedValues):
-        return Pair(None, None, read_components(out.values) if isinstance(out, DistributedValues) else None)
+        return ReadPair(None, None, read_components(out.values) if isinstance(out, DistributedValues) else None)
     reading = read_components(value.values)
     target: Reading | None = None
     end: Hashable = None
@@ -107,12 +107,12 @@ def read_pair(value: object, destinations: object, out: object) -> Pair:
         end = target.key
     where = _ITSELF if destinations is value else _destinations_key(destinations)
     if reading.key is None or where is None or (end is None and out is not None):
-        return Pair(None, reading, target)
+        return ReadPair(None, reading, target)
     # A tuple is made in a fifth of the time that a named one takes.
-    return tuple.__new__(Pair, ((reading.key, value.named_devices, where, end), reading, target))
+    return tuple.__new__(ReadPair, ((reading.key, value.named_devices, where, end), reading, target))
 
 
-def call_key(op: object, options: CommunicationOptions, pairs: Sequence[Pair]) -> Hashable | None:
+def call_key(op: object, options: CommunicationOptions, pairs: Sequence[ReadPair]) -> Hashable | None:
     """Return what a call is recognised by, None if it cannot be."""
     if type(op) is not str and type(op) is not ReduceOp:
         return None
@@ -135,16 +135,16 @@ def read_components(components: tuple[Any, ...]) -> Reading:
     structures = [structure for _, structure in flat]
     key = StructureKey(structures[0])
     if any(StructureKey(other) != key for other in structures[1:]):
-        return Tree(None, (), structures, ())
+        return ReadTree(None, (), structures, ())
     columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
     rows = [read_row(column) for column in columns]
     keys = [row.key for row in rows if row is not None]
-    return Tree((key, *keys) if 0 < len(keys) == len(rows) else None, rows, structures, columns)
+    return ReadTree((key, *keys) if 0 < len(keys) == len(rows) else None, rows, structures, columns)
 
 
 def structures_of(reading: Reading) -> Sequence[optree.PyTreeSpec]:
     """Return the structure of each component; those of the arrays of a row are all the same."""
-    return reading.structures if isinstance(reading, Tree) else [_LEAF] * len(reading.arrays)
+    return reading.structures if isinstance(reading, ReadTree) else [_LEAF] * len(reading.arrays)
 
 
 def leaves_of(reading: Reading, *, is_planned: bool = False) -> list[list[Brought]]:
@@ -152,7 +152,7 @@ def leaves_of(reading: Reading, *, is_planned: bool = False) -> list[list[Brough
 
     ``is_planned``: contents do not matter, only shapes.
     """
-    if not isinstance(reading, Tree):
+    if not isinstance(reading, ReadTree):
         return [_leaves_of_row(reading, is_planned=is_planned)]
     return [
         [read_leaf(array, is_planned=is_planned) for array in column]
@@ -176,25 +176,25 @@ def read_leaf(array: Any, *, is_planned: bool = False) -> Brought:
     return _read_array(array, is_planned=is_planned)
 
 
-def _read_array(array: Any, *, is_planned: bool) -> Leaf:
+def _read_array(array: Any, *, is_planned: bool) -> ReadArray:
     backend = backend_of(array)
     if backend is not None:
         return _leaf(array, backend, is_planned=is_planned)
     refusal = refusal_of(array)
     if refusal is not None:
-        return Leaf(array, None, refusal)
+        return ReadArray(array, None, refusal)
     if is_planned and is_shape(array) and not hasattr(array, "__array__"):
-        return Leaf(array, loaded_backends()[0], None, read_shape(array.shape), _dtype_name(array.dtype))
-    return Leaf(array)
+        return ReadArray(array, loaded_backends()[0], None, read_shape(array.shape), _dtype_name(array.dtype))
+    return ReadArray(array)
 
 
-def _leaf(array: Any, backend: ArrayBackend, view: HostArray | None = None, *, is_planned: bool) -> Leaf:
+def _leaf(array: Any, backend: ArrayBackend, view: HostArray | None = None, *, is_planned: bool) -> ReadArray:
     refusal = None if is_planned else backend.refusal(array)
     if refusal is not None:
-        return Leaf(array, backend, refusal)
+        return ReadArray(array, backend, refusal)
     shape, dtype = backend.shape_dtype(array)
     device = backend.device_of(array)
-    return Leaf(array, backend, None, shape, dtype, device, backend.host_view(array) if view is None else view)
+    return ReadArray(array, backend, None, shape, dtype, device, backend.host_view(array) if view is None else view)
 
 
 def _leaves_of_row(row: Row, *, is_planned: bool) -> list[Brought]:

@@ -87,10 +87,10 @@ class HostExecutor(Executor):
             backend.result_dtype(fold, leaf.dtype) == fold.result_dtype(leaf.dtype) for backend, leaf in leaves
         )
         serves = is_alike and native.HAS_NATIVE
-        return _Repeater(plan, fold, backends).repeat if serves else None
+        return _HostRepeater(plan, fold, backends).repeat if serves else None
 
 
-class _Repeater:
+class _HostRepeater:
     """Repeats one kind of call. Its state never changes: several threads may use it at once."""
 
     def __init__(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> None:

@@ -29,7 +29,7 @@ class LocalExecutor(Executor):
 
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Return each leaf's result per component; with ``out``, copied into the arrays given once all are computed."""
-        walk = Walk(plan, inputs, fold)
+        walk = StepWalk(plan, inputs, fold)
         for step in plan.steps:
             # All are evaluated before any is written: within a step the order of actions does not count.
             results = [(action.target, walk.evaluate(action)) for action in step.actions]
@@ -43,25 +43,25 @@ class LocalExecutor(Executor):
 
 
 @dataclass(slots=True)
-class _Piece:
+class _Held:
     start: int
     stop: int
     array: Any
 
 
-class Walk:
+class StepWalk:
     """The contents of every buffer while a plan runs."""
 
     def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:
         """Put the contributions into the inputs."""
         self.plan, self.inputs, self.fold = plan, inputs, fold
         self.leaves = leaf_actions(plan, inputs, fold)
-        self.contents: list[list[_Piece]] = [[] for _ in plan.buffers]
+        self.contents: list[list[_Held]] = [[] for _ in plan.buffers]
         for index, buffer in enumerate(plan.buffers):
             if buffer.role is Role.INPUT and buffer.length:
                 operand = inputs[buffer.leaf]
                 flat = operand.backend.ravel_concat([operand.arrays[buffer.position]])
-                self.contents[index].append(_Piece(0, buffer.length, flat))
+                self.contents[index].append(_Held(0, buffer.length, flat))
 
     def evaluate(self, action: Action) -> Any:
         """Return the array that an action makes, in new memory."""
@@ -103,11 +103,9 @@ class Walk:
                 (max(piece.start, target.stop), piece.stop),
             ):
                 if start < stop:
-                    kept.append(
-                        _Piece(start, stop, backend.split(piece.array, start - piece.start, stop - piece.start))
-                    )
+                    kept.append(_Held(start, stop, backend.split(piece.array, start - piece.start, stop - piece.start)))
         # What was there before is cut away, never written into: another buffer may hold a view of the same array.
-        kept.append(_Piece(target.start, target.stop, array))
+        kept.append(_Held(target.start, target.stop, array))
         self.contents[target.buffer] = sorted(kept, key=lambda piece: piece.start)
 
     def results(self) -> Results:

@@ -42,7 +42,7 @@ class Give:
 
 
 @dataclass(slots=True)
-class _Operation:
+class _Chunk:
     """One chunk of a part. ``needs``: how many others come first; ``followers``: the positions of those it precedes.
 
     ``chunk``: its number among those of its part.
@@ -66,7 +66,7 @@ class _Operation:
         return self.step, self.chunk
 
 
-class Walk:
+class ProgramWalk:
     """The operations of one rank, made once for a plan.
 
     ``aliases``: scratch buffers that would only be copies of what lies on this rank already. ``shares``: what the ranks
@@ -121,7 +121,7 @@ class Walk:
         for transfer in arrivals(Needed(state.waiting)):
             state.arrived(transfer)
 
-    def _linked(self, program: Program) -> list[_Operation]:
+    def _linked(self, program: Program) -> list[_Chunk]:
         """Return the operations in the order of the program, each with those that wait for it."""
         operations = list(self._operations_of(program))
         ends = [_own_ends(one.part) for one in operations]
@@ -131,12 +131,12 @@ class Walk:
                 operations[other].followers.append(position)
         return operations
 
-    def _operations_of(self, program: Program) -> Iterator[_Operation]:
+    def _operations_of(self, program: Program) -> Iterator[_Chunk]:
         """Yield chunk after chunk of every part, and what this rank gives to others of its host."""
-        gives: dict[int, list[_Operation]] = defaultdict(list)
+        gives: dict[int, list[_Chunk]] = defaultdict(list)
         for (step, chunk), copies in self.shares:
             own = [copy for copy in copies if self._rank_of[copy.source.buffer] == self._rank]
-            gives[step] += [_Operation(Give(copy), step, chunk) for copy in own]
+            gives[step] += [_Chunk(Give(copy), step, chunk) for copy in own]
         for step, parts in enumerate(program.steps):
             yield from gives[step]
             for part in parts:
@@ -146,7 +146,7 @@ class Walk:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
                     tag = self._tags[type(part), part.number] + chunk if isinstance(part, Send | Receive) else 0
-                    yield _Operation(piece, step, chunk, tag)
+                    yield _Chunk(piece, step, chunk, tag)
 
     def _cut(self, part: Part) -> Iterator[Part]:
         """Yield the chunks of a part. A concatenation stays whole."""
@@ -194,7 +194,7 @@ class Walk:
 class _State:
     """One run of a walk: what each operation still waits for, and the transfers under way."""
 
-    def __init__(self, operations: Sequence[_Operation], memory: FlatMemory, channel: Channel, first_tag: int) -> None:
+    def __init__(self, operations: Sequence[_Chunk], memory: FlatMemory, channel: Channel, first_tag: int) -> None:
         self.waiting: set[Transfer] = set()
         self._operations, self._memory = operations, memory
         self._channel, self._first_tag = channel, first_tag
@@ -274,7 +274,7 @@ class _State:
                 ready.append(follower)
         return ready
 
-    def _do(self, one: _Operation) -> bool:
+    def _do(self, one: _Chunk) -> bool:
         """Perform or begin an operation; tell whether it is done."""
         match one.part:
             case Receive() | Take():

@@ -30,7 +30,7 @@ _STAGING_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Stream:
+class DeviceStream:
     """A queue of operations that run in order: copies from ``device`` to ``peer``, or, without one, arithmetic."""
 
     device: str
@@ -47,7 +47,7 @@ class Operation:
     """
 
     action: Action
-    stream: Stream
+    stream: DeviceStream
     wave: int
     waits: tuple[int, ...] = ()
 
@@ -66,7 +66,7 @@ class Schedule:
     signals: frozenset[int]
 
     @property
-    def streams(self) -> tuple[Stream, ...]:
+    def streams(self) -> tuple[DeviceStream, ...]:
         """The streams in order of first use."""
         return tuple(dict.fromkeys(operation.stream for operation in self.operations))
 
@@ -141,16 +141,16 @@ class _Chunks:
     def _staged(self, action: Action, wave: int) -> Iterator[Operation]:
         target = self.buffers[action.target.buffer].device
         if not isinstance(action, Copy) or self.buffers[action.source.buffer].device == target:
-            yield Operation(action, Stream(target), wave)
+            yield Operation(action, DeviceStream(target), wave)
             return
         source = self.buffers[action.source.buffer].device
         if self.is_direct(source, target):
-            yield Operation(action, Stream(source, target), wave)
+            yield Operation(action, DeviceStream(source, target), wave)
             return
         slot = self._slot(action, source, target)
-        yield Operation(replace(action, target=slot), Stream(source, "host"), wave)
+        yield Operation(replace(action, target=slot), DeviceStream(source, "host"), wave)
         # A stream of its own for each half of the way: one chunk leaves the host while the next one arrives.
-        yield Operation(replace(action, source=slot), Stream("host", target), wave + 1)
+        yield Operation(replace(action, source=slot), DeviceStream("host", target), wave + 1)
 
     def _slot(self, action: Copy, source: str, target: str) -> Range:
         """Return the half of a staging buffer that was used longest ago, as a range of the chunk's length.
@@ -206,11 +206,11 @@ def _with_waits(
     # A wait on the latest operation of another stream covers all earlier ones there, because streams run in order. The
     # same holds for waits that this stream already has: ``waited`` keeps the latest one for each pair of streams.
     issued_at = {position: issued for issued, position in enumerate(order)}
-    waited: dict[tuple[Stream, Stream], int] = {}
+    waited: dict[tuple[DeviceStream, DeviceStream], int] = {}
     operations, signals = [], set()
     for position in order:
         own = drafts[position].stream
-        last: dict[Stream, int] = {}
+        last: dict[DeviceStream, int] = {}
         for need in needs[position]:
             other = drafts[need].stream
             # Operations of one stream need no event: the order of issue is a topological order, so what is needed

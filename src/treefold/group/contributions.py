@@ -23,7 +23,7 @@ from treefold.calls.arguments import read_fractions
 from treefold.calls.entry import Entry, LeafForm, Part, at, read_entry
 from treefold.calls.leaves import read_folded_leaf
 from treefold.calls.output import read_out
-from treefold.calls.reader import Leaf, Reading, Tree, leaves_of, read_components, read_shape
+from treefold.calls.reader import Reading, ReadTree, leaves_of, read_components, read_shape
 from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.execution import Operand
 from treefold.fold import Fold
@@ -44,14 +44,14 @@ def address_of(array: HostArray) -> int:
 
 def rows_of(reading: Reading) -> list[Row]:
     """Return the rows of components that have a key."""
-    return [row for row in reading.rows if row is not None] if isinstance(reading, Tree) else [reading]
+    return [row for row in reading.rows if row is not None] if isinstance(reading, ReadTree) else [reading]
 
 
 def plain_rows(entry: Entry) -> list[Row]:
     """Return each leaf's contributions as a row, of row-major copies where they are something else."""
     if isinstance(entry.reading, Row):
         return [entry.reading]
-    given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, Tree) else [None] * len(entry.parts)
+    given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, ReadTree) else ()
     if len(given) != len(entry.parts):  # leaves that are None, or sparse rows
         given = [None] * len(entry.parts)
     return [_plain_row(part) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
@@ -234,7 +234,7 @@ def read_joining_outs(out: Any, entry: Entry, axis: int) -> list[Any]:
     for index, part in enumerate(entry.parts):
         length, *others = part.operand.shape
         leaf = given[index] if index < len(given) else None
-        if isinstance(leaf, Leaf) and len(leaf.shape) == len(part.operand.shape):
+        if isinstance(leaf, ReadArray) and len(leaf.shape) == len(part.operand.shape):
             length = leaf.shape[axis]
         shapes.append(_with_axis(length, others, axis))
     return read_outs(out, entry, shapes)

@@ -21,11 +21,11 @@ from treefold.calls.entry import Entry, as_distributed, check_devices, moved_axi
 from treefold.calls.fast_path import KnownCalls
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.calls.output import read_out
-from treefold.calls.reader import Pair, Reading, call_key, read_components, read_pair
+from treefold.calls.reader import Reading, ReadPair, call_key, read_components, read_pair
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, Results, execute
 from treefold.fold import Fold
-from treefold.ops.planning import Request, Router, Terms, make_plan, read_topology, summarise
+from treefold.ops.planning import PlanRequest, ReductionTerms, Router, make_plan, read_topology, summarise
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan
@@ -245,12 +245,12 @@ class CrossDeviceOps(abc.ABC):
         """
         return self._grouped is not None
 
-    def terms(self, op: ReduceOp) -> Terms:
+    def terms(self, op: ReduceOp) -> ReductionTerms:
         """Return what holds without weights: for ``treefold.tensorflow``, which reduces in graphs what no plan carries.
 
         :meta private:
         """
-        return Terms(self._fold(op, None), self._own_devices, self._root)
+        return ReductionTerms(self._fold(op, None), self._own_devices, self._root)
 
     def _follows_topology(self) -> bool:
         """Tell whether plans can follow a machine's links."""
@@ -264,7 +264,7 @@ class CrossDeviceOps(abc.ABC):
     def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:
         """Plan pack number ``index`` of values whose destinations are their devices."""
 
-    def _router(self, request: Request) -> Router:
+    def _router(self, request: PlanRequest) -> Router:
         """Return how the values of a request travel."""
         policy = request.policy
         return Router(lambda items, sources: policy.packs(items, len(set(sources))), self._add_pack, self._root)
@@ -301,7 +301,7 @@ class CrossDeviceOps(abc.ABC):
         self,
         reduce_op: ReduceOpLike,
         asked: Sequence[tuple[Any, Any]],
-        pairs: Sequence[Pair],
+        pairs: Sequence[ReadPair],
         options: CommunicationOptions,
         out: Any,
         weights: Weights | None,
@@ -323,12 +323,12 @@ class CrossDeviceOps(abc.ABC):
         operands = [part.operand for entry in entries for part in entry.parts]
         return wrap(execute(plan, operands, fold, targets, timeout_s=options.timeout_seconds), entries, plan)
 
-    def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> Request:
+    def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> PlanRequest:
         for part in (part for entry in entries for part in entry.parts):
             check_devices(part.operand.backend, self._own_devices, self._own_word)
         matches = all(entry.matches for entry in entries)
         call = summarise(entries, fold.manner, self._own_devices)
-        return Request(
+        return PlanRequest(
             collective="all_reduce" if matches else "reduce",
             algorithm=repr(self),
             entries=entries,
@@ -342,15 +342,15 @@ class CrossDeviceOps(abc.ABC):
 
     def _moved(self, collective: str, entry: Entry, options: CommunicationOptions) -> tuple[Plan, Results]:
         """Plan and run what computes nothing."""
-        plan = self._plan_for(Request(collective, type(self).__name__, (entry,), summarise((entry,)), options))
+        plan = self._plan_for(PlanRequest(collective, type(self).__name__, (entry,), summarise((entry,)), options))
         return plan, execute(plan, [part.operand for part in entry.parts])
 
-    def _plan_for(self, request: Request) -> Plan:
+    def _plan_for(self, request: PlanRequest) -> Plan:
         check_honoured(request.options, request.executor)
         return self._plans.made(request.key, lambda: make_plan(request, self._router(request)))
 
 
-def _read_batch(asked: Sequence[tuple[Any, Any]], out: object) -> list[Pair]:
+def _read_batch(asked: Sequence[tuple[Any, Any]], out: object) -> list[ReadPair]:
     """Read the arrays of a batch; what ``out`` has none for needs the slow path, which will say so."""
     if out is None:
         return [read_pair(value, destinations, None) for value, destinations in asked]

@@ -14,7 +14,7 @@ from treefold.errors import ArgumentError
 from treefold.execution import NCCL, CallSummary, Executor
 from treefold.fold import Fold
 from treefold.ops.base import CrossDeviceOps
-from treefold.ops.planning import MachineTrees, Request, Router
+from treefold.ops.planning import MachineTrees, PlanRequest, Router
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.planners import PlanBuilder, add_one_shot, add_star, add_two_level
@@ -126,7 +126,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
     def _follows_topology(self) -> bool:
         return self._all_reduce_alg == "hierarchical_copy"
 
-    def _router(self, request: Request) -> Router:
+    def _router(self, request: PlanRequest) -> Router:
         if request.executor.reduces_packs:
             add_pack = lambda builder, pack, _: add_one_shot(builder, pack)  # noqa: E731
             return dataclasses.replace(super()._router(request), add_pack=add_pack, meets=True)

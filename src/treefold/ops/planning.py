@@ -46,7 +46,7 @@ class Router:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReductionTerms:
     """What an ops object says of a reduction, whatever carries it.
 
     ``own_devices``: those that the ops object itself names. ``root``: the device on which a value is reduced that no
@@ -59,7 +59,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """Everything that a plan depends on."""
 
     collective: str
@@ -126,7 +126,7 @@ def summarise(entries: Sequence[Entry], accumulate: str = "wide", own_devices: t
     )
 
 
-def make_plan(request: Request, router: Router) -> Plan:
+def make_plan(request: PlanRequest, router: Router) -> Plan:
     """Plan a request and prove the plan.
 
     What lies on one memory is folded in one pass, without a tree. Elsewhere, values of one framework whose destinations
@@ -155,7 +155,7 @@ def make_plan(request: Request, router: Router) -> Plan:
     )
 
 
-def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:
+def _add_packs(builder: PlanBuilder, request: PlanRequest, router: Router) -> None:
     """Plan the packs of a request, each along its own tree."""
     groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Item]] = {}
     for index, (work, framework) in enumerate(zip(request.work, request.call.frameworks, strict=True)):
@@ -177,7 +177,7 @@ def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:
             number += 1
 
 
-def _must_meet(request: Request, dtype: str) -> bool:
+def _must_meet(request: PlanRequest, dtype: str) -> bool:
     """Whether partial folds must not travel, because they would lose what the fold needs, as in 64 bits."""
     return request.is_weighted or dtype in WIDE_INTEGERS
 

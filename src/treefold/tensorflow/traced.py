@@ -15,7 +15,7 @@ from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.execution import HOST
 from treefold.fold import Fold
-from treefold.ops.planning import Terms
+from treefold.ops.planning import ReductionTerms
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow.callbacks import Callbacks
@@ -57,7 +57,7 @@ def gathered(pair: Pair, axis: int) -> list[Any]:
         return copied(tf.concat(pair.components, axis), pair.targets)
 
 
-def _check(pair: Pair, terms: Terms) -> None:
+def _check(pair: Pair, terms: ReductionTerms) -> None:
     backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
     if not pair.is_in_cluster:
         check_devices(backend, (*pair.places, *pair.targets, *terms.own_devices))
@@ -73,7 +73,7 @@ def _are_on_host(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
 
 
 def _as_ops(
-    ops: treefold.ops.CrossDeviceOps, terms: Terms, pairs: Sequence[Pair], options: CommunicationOptions | None
+    ops: treefold.ops.CrossDeviceOps, terms: ReductionTerms, pairs: Sequence[Pair], options: CommunicationOptions | None
 ) -> list[list[Any]]:
     """Run the plan of the values whose shapes are known and devices are here; the others meet on one device.
 

@@ -20,7 +20,7 @@ from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
 from treefold.errors import GpuError
 from treefold.execution.actions import LeafActions
 from treefold.execution.interface import Operand, Results, handed_over
-from treefold.execution.local import Walk
+from treefold.execution.local import StepWalk
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.ir import Action, Combine, Copy, Range, Role, Step
@@ -50,7 +50,7 @@ def run(
         GpuError: NCCL reports an error, or is not done in time.
 
     """
-    walk = _Walk(plan, inputs, fold)
+    walk = _NcclWalk(plan, inputs, fold)
     for step in plan.steps:
         walk.take(step)
     results = walk.results()
@@ -77,7 +77,7 @@ def wire_dtype(fold: Fold, dtype: str) -> str | None:
     return _SAME_SUMS.get(dtype, fold.partial_dtype(dtype))
 
 
-class _Walk(Walk):
+class _NcclWalk(StepWalk):
     """A walk that leaves to NCCL what NCCL can do."""
 
     def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:

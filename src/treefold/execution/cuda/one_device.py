@@ -318,7 +318,7 @@ def _result(leaf: LeafActions, operand: Operand) -> Any:
 _MOST_REMEMBERED = 64
 
 
-class _Repeater:
+class _DeviceRepeater:
     """Repeats one kind of call. Safe to use from many threads."""
 
     def __init__(self, plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> None:
@@ -386,4 +386,4 @@ def repeater(plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> Repeat | N
     """
     is_one_gpu = len(plan.devices) == 1 and plan.devices[0].startswith("gpu")
     is_fold = all(leaf.goal is Goal.FOLD and is_fused(fold, leaf.dtype) for leaf in plan.leaves)
-    return _Repeater(plan, fold, is_asked) if is_one_gpu and is_fold else None
+    return _DeviceRepeater(plan, fold, is_asked) if is_one_gpu and is_fold else None

@@ -25,7 +25,7 @@ from treefold.execution import links
 from treefold.execution.actions import FlatMemory, leaf_actions, outputs
 from treefold.execution.interface import Operand, Results, handed_over
 from treefold.execution.links import Pattern
-from treefold.execution.schedule import Operation, Schedule, Stream, issue, make_schedule
+from treefold.execution.schedule import DeviceStream, Operation, Schedule, issue, make_schedule
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role
@@ -91,7 +91,7 @@ class TorchStreams:
         for event in begun if any(not own for own in self.streams.values()) else ():
             event.synchronize()  # the host's own part has no stream to wait on
 
-    def wait(self, stream: Stream, event: Any) -> None:
+    def wait(self, stream: DeviceStream, event: Any) -> None:
         """Make a stream wait for an event; for the host's own stream, block. ``event`` is None for work of the host."""
         if event is None:
             return
@@ -109,7 +109,7 @@ class TorchStreams:
                 current.enter_context(torch.cuda.stream(stream))
             self.memory.perform(operation.action)
 
-    def signal(self, stream: Stream) -> Any:
+    def signal(self, stream: DeviceStream) -> Any:
         """Return an event, or None for the host, whose work is done when ``perform`` returns."""
         own = self.streams[stream]
         return own[0].record_event() if own else None
@@ -151,7 +151,7 @@ def _copy(target: Any, source: Any) -> None:
     target.copy_(source, non_blocking=True)
 
 
-def _make_streams(stream: Stream) -> list[Any]:
+def _make_streams(stream: DeviceStream) -> list[Any]:
     """Return a CUDA stream for each GPU that takes part, the sender's first; none for what the host does itself.
 
     A copy between GPUs has one on either side: PyTorch lets the current streams of both wait for each other.

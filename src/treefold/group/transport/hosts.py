@@ -17,7 +17,7 @@ from treefold.errors import DeadlineError, GroupError, OutputError, PeerLostErro
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.program import program_of
-from treefold.execution.program_walk import Walk
+from treefold.execution.program_walk import ProgramWalk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
 from treefold.group.plans import GroupPlans, RankLayout, padded
@@ -104,7 +104,7 @@ class ChannelLink(GroupLink):
             # comes.
             rounds.leave_host = local.close
             local.numbers = self._host
-        self._walks: BoundedCache[int, Walk] = BoundedCache(64)
+        self._walks: BoundedCache[int, ProgramWalk] = BoundedCache(64)
 
     def fold(
         self,
@@ -231,7 +231,7 @@ class ChannelLink(GroupLink):
         if walk is None:
             programs = [program_of(plan, rank, self.layout.hosts) for rank in self._host]
             tags = self._channel.limits.tags - VALUE_TAGS
-            walk = Walk(plan, programs, self.rank, chunk_bytes=self._channel.limits.chunk_bytes, num_tags=tags)
+            walk = ProgramWalk(plan, programs, self.rank, chunk_bytes=self._channel.limits.chunk_bytes, num_tags=tags)
             self._walks.put(number, walk)
         return CallMemory(plan, walk, self.rank, fold, contributions)
 

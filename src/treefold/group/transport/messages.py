@@ -13,7 +13,7 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.engines.interface import Channel, Transfer
 from treefold.execution import native
 from treefold.execution.actions import FlatMemory, LeafActions
-from treefold.execution.program_walk import Walk
+from treefold.execution.program_walk import ProgramWalk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
 from treefold.group.protocol import VALUE_TAGS
@@ -148,7 +148,7 @@ class CallMemory:
     """The memory of one rank's call: what it brings, and where its results are made, before anything moves."""
 
     def __init__(
-        self, plan: Plan, walk: Walk, rank: int, fold: Fold, contributions: Sequence[Sequence[HostArray]]
+        self, plan: Plan, walk: ProgramWalk, rank: int, fold: Fold, contributions: Sequence[Sequence[HostArray]]
     ) -> None:
         """Take memory for everything that the rank holds. ``contributions``: this rank's arrays of each leaf, flat.
 
