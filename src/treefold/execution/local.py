@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from treefold.backends import ArrayBackend
 from treefold.execution.actions import leaf_actions, outputs
 from treefold.execution.interface import CallSummary, Executor, Operand, Results, handed_over
 from treefold.fold import Fold
@@ -44,9 +45,20 @@ class LocalExecutor(Executor):
 
 @dataclass(slots=True)
 class _Held:
+    """An array that was written into elements ``start`` to ``stop`` of a buffer."""
+
     start: int
     stop: int
     array: Any
+
+    def between(self, start: int, stop: int, backend: ArrayBackend) -> list[_Held]:
+        """Return what lies between two positions, as one or none."""
+        start, stop = max(start, self.start), min(stop, self.stop)
+        if start >= stop:
+            return []
+        if (start, stop) == (self.start, self.stop):
+            return [self]
+        return [_Held(start, stop, backend.split(self.array, start - self.start, stop - self.start))]
 
 
 class StepWalk:
@@ -83,30 +95,20 @@ class StepWalk:
     def read(self, source: Range) -> Any:
         """Return a range as one array."""
         backend = self.inputs[self.plan.buffers[source.buffer].leaf].backend
-        # Pieces are sorted and, as the proof says, cover the range: joined in this order they are its elements.
-        parts = []
-        for piece in self.contents[source.buffer]:
-            start, stop = max(piece.start, source.start), min(piece.stop, source.stop)
-            if start < stop:
-                is_whole = (start, stop) == (piece.start, piece.stop)
-                part = piece.array if is_whole else backend.split(piece.array, start - piece.start, stop - piece.start)
-                parts.append(part)
-        return parts[0] if len(parts) == 1 else backend.ravel_concat(parts)
+        # Sorted and, as the proof says, covering the range: joined in this order they are its elements.
+        held = [
+            held for one in self.contents[source.buffer] for held in one.between(source.start, source.stop, backend)
+        ]
+        return held[0].array if len(held) == 1 else backend.ravel_concat([one.array for one in held])
 
     def write(self, target: Range, array: Any) -> None:
         """Put an array into a range and drop what the range held before."""
         backend = self.inputs[self.plan.buffers[target.buffer].leaf].backend
-        kept = []
-        for piece in self.contents[target.buffer]:
-            for start, stop in (
-                (piece.start, min(piece.stop, target.start)),
-                (max(piece.start, target.stop), piece.stop),
-            ):
-                if start < stop:
-                    kept.append(_Held(start, stop, backend.split(piece.array, start - piece.start, stop - piece.start)))
         # What was there before is cut away, never written into: another buffer may hold a view of the same array.
-        kept.append(_Held(target.start, target.stop, array))
-        self.contents[target.buffer] = sorted(kept, key=lambda piece: piece.start)
+        kept = [_Held(target.start, target.stop, array)]
+        for held in self.contents[target.buffer]:
+            kept += held.between(0, target.start, backend) + held.between(target.stop, held.stop, backend)
+        self.contents[target.buffer] = sorted(kept, key=lambda held: held.start)
 
     def results(self) -> Results:
         """Return each output in the shape of its leaf."""
