@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from treefold.averaging import average_checkpoints
 from treefold.averaging.archive import ArchiveWriter, read_archive
-from treefold.averaging.mapped import OpenFile
+from treefold.averaging.tensors import OpenFile
 
 GIB = 1 << 30
 

@@ -15,8 +15,7 @@ from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
 from treefold.averaging import average_checkpoints
-from treefold.averaging.arithmetic import Combination, combine
-from treefold.averaging.weights import decay_weights, read_text
+from treefold.averaging.arithmetic import Combination, combine, decay_weights, read_text
 from treefold.dtypes import itemsize
 from treefold.errors import CheckpointError
 from treefold.testing import rounded

@@ -491,14 +491,14 @@ class TestOutputs:
 #: Runs the command; in the middle it says so and waits to be told to go on, or to be killed.
 WAITING = """
 import sys
-from treefold.averaging import stream
+from treefold.averaging import writers
 from treefold.cli import main
-combine = stream.combine
+combine = writers.combine
 def wait(*arguments):
     print("in the middle", flush=True)
     sys.stdin.readline()
     combine(*arguments)
-stream.combine = wait
+writers.combine = wait
 main(sys.argv[1:])
 """
 

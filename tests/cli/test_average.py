@@ -18,11 +18,10 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
-from treefold.averaging.arithmetic import Op
+from treefold.averaging.arithmetic import Op, nearest_whole
 from treefold.averaging.run import Request, Run
 from treefold.averaging.selection import Choice
-from treefold.averaging.stream import MOST_BLOCK_BYTES
-from treefold.averaging.whole import nearest_whole
+from treefold.averaging.writers import MOST_BLOCK_BYTES
 from treefold.testing import rounded
 
 ASKED = os.environ.get("TREEFOLD_CASES", "60")

@@ -237,9 +237,9 @@ class TestTorch:
         """Another program cuts the file behind its first block, or before a tensor is put in order: no bus error."""
         code = f"""
 import os, sys, torch
-from treefold.averaging import run, stream
+from treefold.averaging import run, writers
 torch.save({{"a": torch.ones(1), "w": {make}}}, "a.pt")
-average = stream.average
+average = writers.average
 def cut(outputs, writer, on_bytes):
     average(outputs, writer, lambda _: os.truncate("a.pt", 0))
 run.average = cut

@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from treefold.averaging import stream
+from treefold.averaging import writers
 from treefold.averaging.run import Request, Run
 from treefold.errors import CheckpointError
 
@@ -317,7 +317,7 @@ class TestInterruptions:
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(stream, "combine", interrupt)
+        monkeypatch.setattr(writers, "combine", interrupt)
         with Run(pair, tmp_path / output, Request()) as run, pytest.raises(KeyboardInterrupt):
             run.write(lambda _: None)
         assert sorted(tmp_path.iterdir()) == sorted([*pair, tmp_path / output])
@@ -328,8 +328,8 @@ class TestInterruptions:
     def test_by_signals_leave_nothing(self, pair, tmp_path, name):
         """SIGTERM from a scheduler, SIGHUP from a terminal that closes: as Ctrl-C, and the exit code says which."""
         code = (
-            "import os, signal, sys; from treefold.cli import main; from treefold.averaging import stream; "
-            f"stream.combine = lambda *_: os.kill(os.getpid(), signal.{name}); main(sys.argv[1:])"
+            "import os, signal, sys; from treefold.cli import main; from treefold.averaging import writers; "
+            f"writers.combine = lambda *_: os.kill(os.getpid(), signal.{name}); main(sys.argv[1:])"
         )
         command = [sys.executable, "-c", code, "average", *pair, "-o", tmp_path / "mean.npz"]
         run = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
@@ -341,8 +341,8 @@ class TestInterruptions:
         """Under nohup the end of the terminal is not the end of the run."""
         code = (
             "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from treefold.cli import main; "
-            "from treefold.averaging import stream; combine = stream.combine; "
-            "stream.combine = lambda *a: (os.kill(os.getpid(), signal.SIGHUP), combine(*a)); main(sys.argv[1:])"
+            "from treefold.averaging import writers; combine = writers.combine; "
+            "writers.combine = lambda *a: (os.kill(os.getpid(), signal.SIGHUP), combine(*a)); main(sys.argv[1:])"
         )
         command = [sys.executable, "-c", code, "average", *pair, "-o", tmp_path / "mean.npz"]
         assert subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603

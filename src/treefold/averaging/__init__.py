@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from treefold.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from treefold.averaging.checkpoints import average_checkpoints
-    from treefold.averaging.run import Summary
+    from treefold.averaging.run import Summary, average_checkpoints
     from treefold.averaging.trees import average
 
 # Imported lazily: files need a package that arrays in memory do not.
 _LATER = {
     "Summary": "treefold.averaging.run",
     "average": "treefold.averaging.trees",
-    "average_checkpoints": "treefold.averaging.checkpoints",
+    "average_checkpoints": "treefold.averaging.run",
 }
 
 __all__ = ["Summary", "average", "average_checkpoints"]

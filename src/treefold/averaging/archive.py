@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from treefold.averaging.mapped import OpenFile
+from treefold.averaging.tensors import OpenFile
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 MAGIC = b"PK\x03\x04"

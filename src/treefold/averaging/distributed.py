@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from treefold.averaging.mapped import OpenFile
 from treefold.averaging.pickles import Call, Name, read_pickle
-from treefold.averaging.reordered import Cell, gathered
-from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, Tensor, reading
-from treefold.averaging.torch_reader import MODELS, OF_A_RUN, TOP, lengths_of, read_single_tensor
+from treefold.averaging.tensors import Bytes, Cell, Checkpoint, Contents, OpenFile, Spec, Tensor, gathered, reading
+from treefold.averaging.torch_files import MODELS, OF_A_RUN, TOP, lengths_of, read_single_tensor
 from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
 

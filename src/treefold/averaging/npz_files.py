@@ -13,9 +13,7 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from treefold.averaging.mapped import OpenFile
-from treefold.averaging.reordered import ReorderedContents, spooled
-from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, reading
+from treefold.averaging.tensors import Bytes, Checkpoint, Contents, OpenFile, ReorderedContents, Spec, reading, spooled
 from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
 

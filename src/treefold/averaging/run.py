@@ -1,4 +1,4 @@
-"""One run: all inputs open and compared, then the output written."""
+"""``average_checkpoints``, the command ``treefold average`` as a function: all inputs open, compared, then averaged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from treefold.averaging.arithmetic import Op, check_meaning
-from treefold.averaging.folders import Layout, by_number, check_adapters, checkpoints_in, differing_keys
-from treefold.averaging.readers import Reader
+from treefold.averaging.arithmetic import Op, check_meaning, make_combination
+from treefold.averaging.inputs import Layout, Reader, by_number, check_adapters, checkpoints_in, differing_keys
 from treefold.averaging.selection import Agreement, Choice, Difference, agree, check_choice, explain, prepare
-from treefold.averaging.stream import average, block_bytes
 from treefold.averaging.tensors import Checkpoint
-from treefold.averaging.weights import make_combination
-from treefold.averaging.writers import OUTPUT_ENDINGS, Target, check_target, plan_shards, writing
+from treefold.averaging.writers import OUTPUT_ENDINGS, Target, average, block_bytes, check_target, plan_shards, writing
+from treefold.dtypes import FLOATS
 from treefold.errors import AverageOptionError, CheckpointError
 from treefold.errors.words import short
 from treefold.files import NEW_FILE_MODE, check_writable, clear_drafts, made_parents
@@ -37,6 +36,9 @@ CONFIG_WARNING = (
     "The configurations of the inputs differ, so the same weights may mean different models. The keys are {}. "
     "That of {} is kept."
 )
+StrPath = str | PathLike[str]
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,3 +337,94 @@ def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
     if not 1 <= last <= len(found):
         raise AverageOptionError.value("--last", last, f"1 to {len(found)}, the number of inputs")
     return sorted(found, key=lambda path: by_number(str(path)))[-last:]
+
+
+def average_checkpoints(  # noqa: PLR0913 - the options of the command
+    inputs: Sequence[StrPath],
+    output: StrPath,
+    *,
+    op: str = "mean",
+    weights: str | Sequence[object] | None = None,
+    decay: str | None = None,
+    last: int | None = None,
+    base: StrPath | None = None,
+    key: str | None = None,
+    strip_prefix: str | Sequence[str] = (),
+    partial: bool = False,
+    only: str | Sequence[str] = (),
+    skip: str | Sequence[str] = (),
+    dtype: str | None = None,
+    integers: str | None = None,
+    max_shard_size: str | int | None = None,
+    dry_run: bool = False,
+    on_start: Callable[[int], None] | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Summary:
+    """Average checkpoints into a file or a folder: exactly, and in constant memory.
+
+    Args:
+        inputs: Files, folders, indexes of shards, or patterns of their names.
+        output: A file whose ending says its format, or a folder where the first input is one. It appears when it is
+            whole.
+        op: ``"mean"``, ``"sum"``, or ``"combine"``: Σ wᵢ·xᵢ with weights of any sign, not divided.
+        weights: One number per input: text as on the command line, or numbers. A float is its binary value.
+        decay: ``"linear"``, ``"cosine"`` or ``"1-sqrt"``: weights that stand for such a decay of the learning rate.
+        last: How many inputs to take, the last ones by the numbers in their names. A folder alone stands for the
+            checkpoints in it.
+        base: A checkpoint that is subtracted from all inputs before, and added afterwards.
+        key: The mapping that holds the tensors, in files of nested dictionaries; dots between nested names, and a dot
+            alone for the top.
+        strip_prefix: Prefixes to take off the names of tensors.
+        partial: Keep tensors that only some inputs have, averaged over those.
+        only: Patterns of names of tensors to take, as of files: ``"model.layers.*"``.
+        skip: Patterns of names of tensors to leave out.
+        dtype: The dtype of floats in the output, 8-bit floats included: the exact value, rounded to it once.
+        integers: What becomes of integers that differ: ``"mean"``, or ``"first"`` for those of the first input. None:
+            counters are averaged, and others are refused, because they may be codes of a quantized model.
+        max_shard_size: The most bytes of a file of an output folder, as a number or as ``"5GB"``.
+        dry_run: Write nothing.
+        on_start: Called with the number of bytes that will be read.
+        on_bytes: Called with the number of bytes that were read, now and then.
+
+    Returns:
+        What was written, or would be. With ``dry_run`` it may hold differences.
+
+    Raises:
+        CheckpointError: An input is refused, inputs do not go together, or the output cannot be written.
+        ArgumentError: Weights that are no numbers.
+
+    """
+    if op not in tuple(Op):
+        raise AverageOptionError.value("--op", op, "mean, sum or combine")
+    if dtype is not None and dtype not in FLOATS:
+        raise AverageOptionError.value("--dtype", dtype, "float16, bfloat16, float32 or float64")
+    if integers not in {None, "mean", "first"}:
+        raise AverageOptionError.value("--integers", integers, "mean or first")
+    request = Request(
+        op=Op(op),
+        weights=weights,
+        decay=decay,
+        last=last,
+        base=None if base is None else Path(base),
+        key=key,
+        choice=Choice(_row(strip_prefix), _row(only), _row(skip), dtype, partial, integers),
+        max_shard_bytes=None if max_shard_size is None else _read_size(max_shard_size),
+    )
+    with Run([Path(path) for path in inputs], Path(output), request) as run:
+        if on_start is not None:
+            on_start(run.nbytes)
+        if not dry_run:
+            run.write(on_bytes)
+        return run.summary()
+
+
+def _row(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _read_size(given: str | int) -> int:
+    match = _SIZE.fullmatch(str(given).strip().upper())
+    nbytes = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
+    if nbytes < 1:
+        raise AverageOptionError.value("--max-shard-size", given, "a size such as 5GB or 500MiB")
+    return nbytes

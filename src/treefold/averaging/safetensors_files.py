@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from treefold.averaging.mapped import OpenFile, Span
-from treefold.averaging.tensors import Checkpoint, Spec, Tensor, reading
+from treefold.averaging.tensors import Checkpoint, OpenFile, Span, Spec, Tensor, reading
 from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError
 

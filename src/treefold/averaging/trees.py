@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from treefold.averaging.whole import nearest_whole
+from treefold.averaging.arithmetic import nearest_whole
 from treefold.backends import ArrayBackend, HostArray, backend_of
 from treefold.calls.arguments import read_weights
 from treefold.dtypes import INTEGERS

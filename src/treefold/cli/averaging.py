@@ -54,7 +54,7 @@ def average(  # noqa: PLR0913 - as many as there are options
     whole; exit code 2 means that there is none, and why is said.
     """
     check_modules(["ml_dtypes"])
-    from treefold.averaging.checkpoints import average_checkpoints  # noqa: PLC0415 - what it needs is an extra
+    from treefold.averaging.run import average_checkpoints  # noqa: PLC0415 - what it needs is an extra
 
     try:
         with progress(*_COLUMNS) as bar:

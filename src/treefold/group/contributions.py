@@ -23,7 +23,7 @@ from treefold.calls.arguments import read_fractions
 from treefold.calls.entry import Entry, LeafForm, Part, at, read_entry
 from treefold.calls.leaves import read_folded_leaf
 from treefold.calls.output import read_out
-from treefold.calls.reader import Reading, ReadTree, leaves_of, read_components, read_shape
+from treefold.calls.reader import ReadArray, Reading, ReadTree, leaves_of, read_components, read_shape
 from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.execution import Operand
 from treefold.fold import Fold

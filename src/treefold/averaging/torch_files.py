@@ -1,22 +1,36 @@
-"""PyTorch's files, read without PyTorch: where each tensor lies, by the archive's records and the pickle as data."""
+"""PyTorch's files, read and written without PyTorch: an archive of one record per tensor, and a pickle that names them.
+
+The pickle is read as data. It says where each tensor lies in the records.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from treefold.averaging.archive import Record, read_archive
-from treefold.averaging.mapped import MappedContents, OpenFile, Span
+from treefold.averaging.archive import ArchiveRecord, ArchiveWriter, Record, read_archive
 from treefold.averaging.pickles import Call, Name, Persistent, read_pickle
-from treefold.averaging.reordered import ReorderedContents, spooled
 from treefold.averaging.safetensors_files import is_text
-from treefold.averaging.tensors import Checkpoint, Contents, Spec, Tensor, reading
+from treefold.averaging.tensors import (
+    Checkpoint,
+    Contents,
+    MappedContents,
+    OpenFile,
+    ReorderedContents,
+    Span,
+    Spec,
+    Tensor,
+    reading,
+    spooled,
+)
 from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
 
@@ -37,6 +51,7 @@ _REBUILD_2 = (Name("torch._utils", "_rebuild_tensor_v2"), Name("torch._utils", "
 _PARAMETERS = (Name("torch._utils", "_rebuild_parameter"), Name("torch._utils", "_rebuild_parameter_with_state"))
 _FROM_TYPE = Name("torch._tensor", "_rebuild_from_type_v2")
 _PLAIN_TYPES = (Name("torch", "Tensor"), Name("torch.nn.parameter", "Parameter"), Name("torch.nn.parameter", "Buffer"))
+_ROOT = "archive"
 
 
 class _Place(NamedTuple):
@@ -327,3 +342,62 @@ def _name_of(value: Any) -> str:
     if isinstance(value, Call):
         return str(value.function) if isinstance(value.function, Name) else "an object"
     return f"a {type(value).__name__}"
+
+
+class TorchWriter:
+    """Writes a dictionary of tensors as ``torch.save`` does: ``torch.load`` reads it, mapped or not."""
+
+    def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec], ties: Mapping[str, str]) -> None:
+        """Write the pickle; the tensors must follow. ``ties``: names that share the memory of others."""
+        self.path = path
+        self._specs, self._keys = specs, {name: str(number) for number, name in enumerate(specs)}
+        self._archive = ArchiveWriter(file)
+        pickled = _pickle({**specs, **{name: specs[kept] for name, kept in ties.items()}}, self._keys, ties)
+        for name, contents in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
+            with self._archive.record(f"{_ROOT}/{name}", len(contents)) as record:
+                record.write(contents)
+
+    def tensor(self, name: str) -> AbstractContextManager[ArchiveRecord]:
+        """Give what takes the tensor's contents."""
+        return self._archive.record(f"{_ROOT}/data/{self._keys[name]}", self._specs[name].nbytes)
+
+    def close(self) -> None:
+        """Write the archive's directory."""
+        self._archive.close()
+
+
+def _pickle(specs: Mapping[str, Spec], keys: Mapping[str, str], ties: Mapping[str, str]) -> bytes:
+    """Return the pickle of protocol 2 of a dictionary of tensors."""
+    out = io.BytesIO()
+    out.write(b"\x80\x02}(")
+    for name, spec in specs.items():
+        row, key = DTYPES[spec.dtype], keys[ties.get(name, name)]
+        is_typed = row.torch is not None
+        size = spec.nbytes // (row.bits // 8)
+        strides, step = [], 1
+        for length in reversed(spec.shape):
+            strides.append(step)
+            step *= max(length, 1)
+        out.write(_text(name))
+        out.write(b"ctorch._utils\n_rebuild_tensor_v%d\n((" % (2 if is_typed else 3))
+        kind = b"torch\n%sStorage" % row.torch.encode() if row.torch else b"torch.storage\nUntypedStorage"
+        out.write(_text("storage") + b"c" + kind + b"\n" + _text(key) + _text("cpu"))
+        out.write(_number(size if is_typed else spec.nbytes) + b"tQ" + _number(0))
+        out.write(_row(spec.shape) + _row(strides[::-1]) + b"\x89ccollections\nOrderedDict\n)R")
+        out.write(b"tR" if is_typed else b"ctorch\n%s\ntR" % spec.dtype.encode())
+    out.write(b"u.")
+    return out.getvalue()
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + len(encoded).to_bytes(4, "little") + encoded
+
+
+def _number(number: int) -> bytes:
+    width = number.bit_length() // 8 + 1
+    return b"\x8a" + bytes([width]) + number.to_bytes(width, "little")
+
+
+def _row(numbers: Iterable[int]) -> bytes:
+    return b"(" + b"".join(map(_number, numbers)) + b"t"
