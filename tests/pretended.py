@@ -9,9 +9,8 @@ from unittest import mock
 
 import torch
 
-from treefold.backends import registry
-from treefold.backends.interface import HostArray
-from treefold.backends.rows import Row
+from treefold import backends
+from treefold.backends.interface import HostArray, Row
 from treefold.backends.torch import TorchBackend
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
 from treefold.backends.torch_memory import footprint, read
@@ -86,9 +85,9 @@ class PretendedGpus(TorchBackend):
 @contextlib.contextmanager
 def pretended_gpus(count: int) -> Iterator[PretendedGpus]:
     """Put them in PyTorch's place, inside the ``with`` block."""
-    registry.loaded_backends()
+    backends.loaded_backends()
     backend = PretendedGpus(count)
-    loaded = mock.patch.dict(registry._loaded, {"torch": backend})
-    of_rows = mock.patch.dict(registry._of_rows, dict.fromkeys(backend.row_types, backend))
+    loaded = mock.patch.dict(backends._loaded, {"torch": backend})
+    of_rows = mock.patch.dict(backends._of_rows, dict.fromkeys(backend.row_types, backend))
     with loaded, of_rows:
         yield backend

@@ -3,8 +3,7 @@
 import numpy as np
 
 from treefold.backends import numpy_fold
-from treefold.backends.numpy_fold import clamp
-from treefold.backends.numpy_rounding import put, rounded
+from treefold.backends.numpy_fold import clamp, put, rounded
 from treefold.dtypes import COMPLEX, INTEGERS, OVERFLOWING, REAL
 from treefold.fold import headroom
 from treefold.reduce_op import ReduceOp

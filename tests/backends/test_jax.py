@@ -14,7 +14,8 @@ from jax.experimental.layout import Format, Layout
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice
-from treefold.backends import backend_of, jax_memory
+from treefold.backends import backend_of
+from treefold.backends import jax as jax_backend
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
 from treefold.errors import ArgumentError, MismatchError, OutputError
 from treefold.testing import CONFORMANCE, Adapter
@@ -62,9 +63,9 @@ class TestConformance:
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds(self, case, placing, monkeypatch):
         """The backend does what the interface says, on eight CPU devices; also where JAX keeps its core elsewhere."""
-        assert jax_memory.BATCHED_DEVICE_PUT is not None
+        assert jax_backend.BATCHED_DEVICE_PUT is not None
         if placing == "device_put":
-            monkeypatch.setattr(jax_memory, "BATCHED_DEVICE_PUT", None)
+            monkeypatch.setattr(jax_backend, "BATCHED_DEVICE_PUT", None)
         devices = tuple(f"cpu:{index}" for index in range(NUM_DEVICES))
         adapter = Adapter(backend_of(put(1.0)), devices, lambda a, device: put(a, int(device[4:])), np.asarray, DTYPES)
         assert case.run(adapter) is None

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from treefold.averaging.tensors import Spec
 from treefold.backends.numpy_exact import FORMATS, exact_fold
-from treefold.backends.numpy_rounding import rounded
+from treefold.backends.numpy_fold import rounded
 from treefold.calls.arguments import read_fractions, read_weights
 from treefold.dtypes import COMPLEX, INTEGERS, REAL, TRAVELLING, itemsize
 from treefold.errors import AverageOptionError, CheckpointError, CheckpointFormatError, CommandError

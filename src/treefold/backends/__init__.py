@@ -1,15 +1,20 @@
-"""Backends: what treefold knows about each array framework."""
+"""Backends: what treefold knows about each array framework.
 
-from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
-from treefold.backends.registry import (
-    additional_backend,
-    backend_of,
-    loaded_backends,
-    read_device,
-    read_row,
-    refusal_of,
-)
-from treefold.backends.rows import Row
+Frameworks are found among the loaded modules, never imported to find out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal, Row
+from treefold.backends.numpy import NumpyBackend
+from treefold.devices import canonical_device
+from treefold.errors.words import short
 
 __all__ = [
     "ArrayBackend",
@@ -24,3 +29,74 @@ __all__ = [
     "read_row",
     "refusal_of",
 ]
+
+#: framework module → (treefold module, class): one line adds a framework.
+_FRAMEWORKS: dict[str, tuple[str, str]] = {
+    "torch": ("treefold.backends.torch", "TorchBackend"),
+    "jax": ("treefold.backends.jax", "JaxBackend"),
+    "tensorflow": ("treefold.backends.tensorflow", "TensorflowBackend"),
+}
+
+_numpy = NumpyBackend()
+_loaded: dict[str, ArrayBackend] = {"numpy": _numpy}
+#: Types that are no framework's.
+_PLAIN = frozenset({dict, list, tuple, int, float, type(None)})
+_extra: list[ArrayBackend] = []
+_of_rows: dict[type, ArrayBackend] = dict.fromkeys(_numpy.row_types, _numpy)
+
+
+def loaded_backends() -> tuple[ArrayBackend, ...]:
+    """Return the backends of all frameworks that this process has imported, NumPy first."""
+    for framework, (module, name) in _FRAMEWORKS.items():
+        if framework not in _loaded and sys.modules.get(framework) is not None:
+            backend: ArrayBackend = getattr(importlib.import_module(module), name)()
+            _loaded[framework] = backend
+            _of_rows.update(dict.fromkeys(backend.row_types, backend))
+    return (*_loaded.values(), *_extra)
+
+
+def backend_of(value: object) -> ArrayBackend | None:
+    """Return the backend that owns a value, or None if no loaded framework does."""
+    return next((backend for backend in loaded_backends() if backend.owns(value)), None)
+
+
+def refusal_of(value: object) -> Refusal | None:
+    """Return why a value of a loaded framework is refused that is no array, as one made of several; None for others."""
+    for backend in loaded_backends():
+        for kind, advice in backend.not_arrays:
+            if isinstance(value, kind):
+                return Refusal(f"{short(value)} of {backend.name}", advice)
+    return None
+
+
+def read_device(device: object) -> str:
+    """Return the canonical name of a device, given by a name or by an object of a loaded framework.
+
+    Raises:
+        DeviceError: it is neither, its name does not parse, or it is another process's.
+
+    """
+    if isinstance(device, str):
+        return canonical_device(device)
+    names = (backend.name_of(device) for backend in loaded_backends())
+    return canonical_device(next((name for name in names if name is not None), device))
+
+
+def read_row(arrays: tuple[Any, ...]) -> Row | None:
+    """Return arrays, at least one, as a row, by the backend of the first one's exact type; None if they make none."""
+    kind = type(arrays[0])
+    backend = _of_rows.get(kind)
+    if backend is None and kind not in _PLAIN:
+        loaded_backends()  # its framework may be new
+        backend = _of_rows.get(kind)
+    return None if backend is None else backend.read(arrays)
+
+
+@contextlib.contextmanager
+def additional_backend(backend: ArrayBackend) -> Iterator[ArrayBackend]:
+    """Know one more backend inside the ``with`` block: for tests, and for frameworks that treefold does not know."""
+    _extra.append(backend)
+    try:
+        yield backend
+    finally:
+        _extra.remove(backend)

@@ -9,15 +9,40 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import optree
 
-from treefold.backends.rows import Row, new_arrays
 from treefold.backends.tracing import Like
+from treefold.compiled import HAS_NATIVE
 from treefold.fold import Fold
+
+# Rows: arrays of one leaf in every replica, read at once by the native core. Without it there are none.
+if TYPE_CHECKING or HAS_NATIVE:
+    from treefold._native import Row, new_arrays, new_tensors, read_arrays, read_tensors
+else:
+
+    class Row:
+        """A class without objects: nothing is read natively."""
+
+    def read_arrays(*_: object) -> None:
+        """Return None: calls are not recognised."""
+
+    read_tensors = new_arrays = new_tensors = read_arrays
+
+__all__ = [
+    "ArrayBackend",
+    "HostArray",
+    "Node",
+    "Refusal",
+    "Row",
+    "new_arrays",
+    "new_tensors",
+    "read_arrays",
+    "read_tensors",
+]
 
 HostArray = npt.NDArray[Any]
 

@@ -17,12 +17,13 @@ import optree
 # The class of all arrays that hold numbers; nothing can be derived from it. JAX has no public name for it, and to make
 # an array and look would start JAX's platforms, for callers who only imported it.
 from jax._src.array import ArrayImpl
+from jax.core import ShapedArray
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
+from jax.sharding import SingleDeviceSharding
 
-from treefold.backends.interface import HostArray, Node, Refusal
-from treefold.backends.jax_calls import call_in_order
-from treefold.backends.jax_memory import place
-from treefold.backends.rows import Row, read_arrays
-from treefold.backends.through_numpy import ThroughNumpyBackend
+from treefold.backends.interface import HostArray, Node, Refusal, Row, read_arrays
+from treefold.backends.numpy import ThroughNumpyBackend
 from treefold.backends.tracing import Like
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
@@ -34,6 +35,9 @@ _SPREAD = (
     "treefold takes arrays on one device each: pass PerReplica([shard.data for shard in array.addressable_shards]), "
     "or a copy on one device."
 )
+#: What passes between the parts of a call, so that they run one after the other.
+_TURN = jax.ShapeDtypeStruct((), np.uint8)
+_MOST_WITHOUT_X64 = 4  # bytes of an element; complex64 has 8, and does not mind
 
 
 class JaxBackend(ThroughNumpyBackend):
@@ -189,3 +193,88 @@ class JaxBackend(ThroughNumpyBackend):
 
     def put_together(self, rest: Any, children: Sequence[Any]) -> Any:
         return rest.unflatten(children)
+
+
+def call_in_order(
+    function: Callable[..., Any],
+    arrays: Sequence[Any],
+    likes: Sequence[Like],
+    result_dtype: Callable[[Fold, str], str],
+) -> list[Any]:
+    """Add a call to the program that is being traced, after all earlier ones. It has no gradient.
+
+    A call reads and writes the memory of the program. JAX's ordered callback alone would not do: it copies large
+    arrays, on a thread of JAX's that may be the one which runs the program. On one core the copy then waits for ever.
+    So the ordered callbacks get a number, and only keep the order.
+
+    ``result_dtype``: that of a fold of arrays of a dtype.
+
+    Raises:
+        ArgumentError: a result's length is not known before the call; JAX's programs have fixed shapes.
+
+    """
+    if any(like.axis is not None for like in likes):
+        raise ArgumentError(
+            "A gather, a scatter or sparse rows have lengths that other ranks decide, and JAX's programs have fixed "
+            "shapes. Call it outside of jit; all_reduce, reduce and broadcast may stand inside."
+        )
+    shapes = [jax.ShapeDtypeStruct(like.array.shape, _dtype(like, result_dtype)) for like in likes]
+
+    def call(_: Any, targets: Sequence[Any], _begun: Any, *given: Any) -> None:
+        made = function(*map(np.asarray, given))
+        for target, array in zip(targets, (0, *made), strict=True):
+            np.asarray(target)[...] = array
+
+    begun = io_callback(_begin, _TURN, ordered=True)
+    ended, *made = buffer_callback(call, [_TURN, *shapes], has_side_effect=True)(begun, *arrays)
+    io_callback(_end, None, ended, ordered=True)
+    return list(made)
+
+
+def _begin() -> Any:
+    return np.uint8(0)
+
+
+def _end(ended: Any) -> None:
+    """Let the next call begin: this one waits for the end of its own."""
+
+
+def _dtype(like: Like, result_dtype: Callable[[Fold, str], str]) -> Any:
+    own = like.array.dtype
+    return own if like.fold is None else np.dtype(result_dtype(like.fold, own.name))
+
+
+try:  # what device_put ends in; for eight small arrays device_put itself takes five times as long
+    from jax._src.lib import xla_client
+
+    BATCHED_DEVICE_PUT: Any = xla_client.batched_device_put
+except (ImportError, AttributeError):  # a release of JAX that keeps it elsewhere
+    BATCHED_DEVICE_PUT = None
+
+
+def place(arrays: Sequence[HostArray], devices: tuple[Any, ...]) -> list[Any]:
+    """Commit the memory of arrays of one shape and dtype, which nobody else writes to, to one device each.
+
+    Elements stay as wide as they are, whatever jax_enable_x64 says.
+    """
+    dtype = arrays[0].dtype
+    if dtype.itemsize <= _MOST_WITHOUT_X64:
+        return _placed(arrays, devices)
+    with jax.enable_x64(True):  # noqa: FBT003 - JAX's own signature
+        return _placed(arrays, devices)
+
+
+def _placed(arrays: Sequence[HostArray], devices: tuple[Any, ...]) -> list[Any]:
+    if BATCHED_DEVICE_PUT is None:
+        placed: list[Any] = jax.device_put(list(arrays), list(devices))
+        return placed
+    aval, places = _places(arrays[0].shape, arrays[0].dtype, devices)
+    rows = zip(arrays, places, strict=True)
+    return [BATCHED_DEVICE_PUT(aval, sharding, [array], device, True) for array, (sharding, device) in rows]  # noqa: FBT003 - committed
+
+
+@functools.lru_cache(maxsize=256)
+def _places(
+    shape: tuple[int, ...], dtype: Any, devices: tuple[Any, ...]
+) -> tuple[ShapedArray, list[tuple[SingleDeviceSharding, list[Any]]]]:
+    return ShapedArray(shape, dtype), [(SingleDeviceSharding(device), [device]) for device in devices]

@@ -16,10 +16,9 @@ import tensorflow as tf
 from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.framework.ops import EagerTensor  # the only constructor that adopts memory, on any device
 
-from treefold.backends.interface import ArrayBackend, HostArray, Refusal
+from treefold.backends.interface import ArrayBackend, HostArray, Refusal, Row, read_arrays
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
-from treefold.backends.rows import Row, read_arrays
 from treefold.backends.tensorflow_calls import call_in_order, call_numpy, is_traced_on_host, is_tracing
 from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tensor
 from treefold.backends.tracing import Like

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from treefold.backends.interface import ArrayBackend, HostArray, Refusal
+from treefold.backends.interface import ArrayBackend, HostArray, Refusal, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
-from treefold.backends.rows import Row
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
 from treefold.backends.torch_memory import (
     ACCEPTED,

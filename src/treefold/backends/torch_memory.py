@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from treefold.backends.interface import HostArray
-from treefold.backends.rows import Row, new_arrays, new_tensors, read_arrays, read_tensors
+from treefold.backends.interface import HostArray, Row, new_arrays, new_tensors, read_arrays, read_tensors
 from treefold.compiled import HAS_NATIVE
 from treefold.dtypes import DTYPES as TABLE
 from treefold.dtypes import numpy_dtype

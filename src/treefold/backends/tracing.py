@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from treefold.fold import Fold
@@ -38,6 +38,21 @@ def as_written(method: _Method) -> _Method:
 
 def mark_for_torch() -> None:
     """Let PyTorch's compiler trace nothing of this: it would stumble over what the first call of a kind does."""
-    untraced = importlib.import_module("treefold.backends.torch_untraced").untraced
     while _AS_WRITTEN:
         untraced(_AS_WRITTEN.pop())
+
+
+def untraced(called: _Method) -> _Method:
+    """Let ``torch.compile`` trace neither a function, or the methods and properties of a class, nor what they call."""
+    # ``torch.compiler.disable`` would import the compiler, which takes seconds, in programs that do not compile.
+    from torch._C._dynamo import eval_frame  # noqa: PLC0415 - PyTorch is imported by its users alone
+
+    # Older releases of PyTorch do not have it; there the compiler traces what it likes.
+    mark = getattr(eval_frame, "set_code_exec_strategy", None)
+    members = vars(called).values() if isinstance(called, type) else [called]
+    for function in [getattr(member, "fget", member) for member in members]:
+        if mark is not None and isinstance(function, FunctionType):
+            skip = vars(eval_frame)["_FrameAction"].SKIP
+            mark(function.__code__, vars(eval_frame)["_FrameExecStrategy"](skip, skip))
+            vars(function)["_torchdynamo_disable"] = True  # nor is it inlined in what calls it
+    return called

@@ -18,7 +18,7 @@ import numpy as np
 import optree
 
 from treefold.backends import ArrayBackend, HostArray, Row
-from treefold.backends.rows import read_arrays
+from treefold.backends.interface import read_arrays
 from treefold.calls.arguments import read_fractions
 from treefold.calls.entry import Entry, LeafForm, Part, at, read_entry
 from treefold.calls.leaves import read_folded_leaf

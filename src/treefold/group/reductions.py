@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
+from treefold.backends.interface import read_arrays
 from treefold.backends.numpy import NumpyBackend
-from treefold.backends.rows import read_arrays
 from treefold.backends.tracing import Like
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import read_weights

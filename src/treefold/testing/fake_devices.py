@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.backends.numpy import NumpyBackend
-from treefold.backends.through_numpy import ThroughNumpyBackend
+from treefold.backends.numpy import NumpyBackend, ThroughNumpyBackend
 from treefold.errors import FakeOutOfMemoryError
 from treefold.errors.words import some
 from treefold.fold import Fold

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from treefold.backends import backend_of
-from treefold.backends.torch_untraced import untraced
+from treefold.backends.tracing import untraced
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.errors.words import short

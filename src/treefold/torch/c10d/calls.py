@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from treefold.backends.torch_untraced import untraced
+from treefold.backends.tracing import untraced
 from treefold.engines.times import CLOSE_S
 from treefold.errors import DeadlineError, GroupError
 

@@ -22,7 +22,7 @@ from torch import distributed
 from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 
 from treefold.backends.torch_memory import memory
-from treefold.backends.torch_untraced import untraced
+from treefold.backends.tracing import untraced
 from treefold.engines.stores import interfaces
 from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.bootstrap.connecting import connect_link
