@@ -16,7 +16,7 @@ from treefold.errors import ArgumentError, CallError, DeviceError
 from treefold.execution import tensorflow_graphs as operation
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
-from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host
+from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, traced
 
 FLOATS = ("float16", np.dtype(ml_dtypes.bfloat16), "float32", "float64")
 OTHERS = ("int8", "uint16", "int32", "int64", "uint64", "complex64", "complex128")
@@ -108,8 +108,8 @@ def calls(monkeypatch):
         made.append(len(jobs))
         return fold_batch(jobs, fold)
 
-    fold_batch = on_host.fold_batch
-    monkeypatch.setattr(on_host, "fold_batch", counted)
+    fold_batch = traced.fold_batch
+    monkeypatch.setattr(traced, "fold_batch", counted)
     return made
 
 

@@ -14,8 +14,8 @@ from treefold.calls.arguments import read_pairs
 from treefold.errors import ArgumentError, CallError, MismatchError, MissingImplementationError
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import traced
-from treefold.tensorflow.callbacks import Callbacks
 from treefold.tensorflow.errors import ReplicaMismatchError
+from treefold.tensorflow.traced import Callbacks
 from treefold.tensorflow.values import (
     Pair,
     as_distributed,
