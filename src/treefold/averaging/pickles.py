@@ -52,12 +52,8 @@ class Persistent:
     key: Any
 
 
-class _MarkType:
-    __slots__ = ()
-
-
-_MARK = _MarkType()
 _STOP = ord(".")
+_ORDERED = Name("collections", "OrderedDict")
 
 
 def read_pickle(data: bytes) -> Any:
@@ -80,33 +76,25 @@ class _Machine:
         self.memo: list[Any] = []  # picklers number what they remember one by one
 
     def run(self) -> Any:
-        data = self.data
-        steps = _STEPS
+        data, steps = self.data, _STEPS
         while True:
             code = data[self.at]
             self.at += 1
             if code == _STOP:
                 break
-            step = steps[code]
-            if step is None:
-                message = f"opcode {code:#x} in its pickle"
-                raise ValueError(message)
-            step(self)
+            if code not in steps:
+                raise ValueError(f"opcode {code:#x} in its pickle")
+            step, operands = steps[code]
+            step(self, *operands)
         if len(self.stack) != 1:
-            message = "a pickle that leaves nothing or too much"
-            raise ValueError(message)
+            raise ValueError("a pickle that leaves nothing or too much")
         return self.stack[0]
 
     def take(self, count: int) -> bytes:
         start, self.at = self.at, self.at + count
         if self.at > len(self.data):
-            message = "a pickle that ends too early"
-            raise ValueError(message)
+            raise ValueError("a pickle that ends too early")
         return self.data[start : self.at]
-
-    def number(self, unpack: Callable[[bytes, int], tuple[Any, ...]], count: int) -> Any:
-        at, self.at = self.at, self.at + count
-        return unpack(self.data, at)[0]
 
     def line(self) -> str:
         end = self.data.index(b"\n", self.at)
@@ -114,261 +102,162 @@ class _Machine:
         self.at = end + 1
         return text
 
-    def to_mark(self) -> list[Any]:
-        """Take off the stack what stands behind the last mark."""
-        start = self.marks.pop()
+    def popped(self, count: int | None) -> list[Any]:
+        """Take so many values off the stack; None: those behind the last mark, with the mark."""
+        start = self.first(count)
         items = self.stack[start:]
         del self.stack[start:]
         return items
 
-    def pop(self) -> Any:
-        if self.marks and len(self.stack) <= self.marks[-1]:
-            message = "a pickle that takes what is not there"
-            raise ValueError(message)
-        return self.stack.pop()
+    def first(self, count: int | None) -> int:
+        """Return where these values begin."""
+        if count is None:
+            return self.marks.pop()
+        start = len(self.stack) - count
+        if start < (self.marks[-1] if self.marks else 0):
+            raise ValueError("a pickle that takes what is not there")
+        return start
 
+    # The steps: what each opcode does, with operands from the table below.
 
-def _text(length: str, count: int) -> Callable[[_Machine], None]:
-    unpack = struct.Struct(length).unpack_from
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
 
-    def step(machine: _Machine) -> None:
-        machine.stack.append(machine.take(machine.number(unpack, count)).decode("utf-8", "surrogatepass"))
+    def push_new(self, make: Callable[[], Any]) -> None:
+        self.stack.append(make())
 
-    return step
+    def push_number(self, layout: struct.Struct) -> None:
+        self.stack.append(layout.unpack_from(self.data, self.at)[0])
+        self.at += layout.size
 
+    def push_bytes(self, layout: struct.Struct, convert: Callable[[bytes], Any]) -> None:
+        """Push what bytes mean, which stand behind their number."""
+        [count] = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
+        self.stack.append(convert(self.take(count)))
 
-def _binary(length: str, count: int) -> Callable[[_Machine], None]:
-    unpack = struct.Struct(length).unpack_from
+    def push_made(self, make: Callable[[list[Any]], Any], count: int | None) -> None:
+        start = self.first(count)
+        self.stack[start:] = [make(self.stack[start:])]
 
-    def step(machine: _Machine) -> None:
-        machine.stack.append(machine.take(machine.number(unpack, count)))
+    def push_top(self) -> None:
+        self.stack.append(self.stack[-1])
 
-    return step
+    def mark(self) -> None:
+        self.marks.append(len(self.stack))
 
-
-def _short(machine: _Machine) -> None:
-    """Push text of the old kind, one byte a character."""
-    machine.stack.append(machine.take(machine.take(1)[0]).decode("latin-1"))
-
-
-def _fixed(layout: str, count: int) -> Callable[[_Machine], None]:
-    unpack = struct.Struct(layout).unpack_from
-
-    def step(machine: _Machine) -> None:
-        machine.stack.append(machine.number(unpack, count))
-
-    return step
-
-
-def _constant(make: Callable[[], Any]) -> Callable[[_Machine], None]:
-    def step(machine: _Machine) -> None:
-        machine.stack.append(make())
-
-    return step
-
-
-def _long(length: str, count: int) -> Callable[[_Machine], None]:
-    unpack = struct.Struct(length).unpack_from
-
-    def step(machine: _Machine) -> None:
-        machine.stack.append(int.from_bytes(machine.take(machine.number(unpack, count)), "little", signed=True))
-
-    return step
-
-
-def _tuple(count: int) -> Callable[[_Machine], None]:
-    def step(machine: _Machine) -> None:
-        stack = machine.stack
-        if len(stack) - count < (machine.marks[-1] if machine.marks else 0):
-            raise IndexError
-        items = tuple(stack[-count:])
-        stack[-count:] = [items]
-
-    return step
-
-
-def _put(count: int) -> Callable[[_Machine], None]:
-    """Remember what is on top, by a number of ``count`` bytes: the most frequent opcode."""
-
-    def step(machine: _Machine) -> None:
-        at = machine.at
-        machine.at = at + count
-        index, memo = int.from_bytes(machine.data[at : at + count], "little"), machine.memo
-        if index == len(memo):
-            memo.append(machine.stack[-1])
-        elif index < len(memo):
-            memo[index] = machine.stack[-1]
+    def drop(self) -> None:
+        if self.marks and len(self.stack) == self.marks[-1]:
+            self.marks.pop()
         else:
-            message = "a pickle that remembers out of order"
-            raise ValueError(message)
+            self.stack.pop()
 
-    return step
+    def extend(self, count: int | None) -> None:
+        items = self.popped(count)
+        target = self.stack[-1]
+        if not isinstance(target, list | Call):
+            raise TypeError
+        target.extend(items)
+
+    def add(self) -> None:
+        items = self.popped(None)
+        if isinstance(self.stack[-1], set):
+            self.stack[-1].update(items)
+
+    def update(self, count: int | None) -> None:
+        items = self.popped(count)
+        target = self.stack[-1]
+        if isinstance(target, dict):
+            target.update(_dict_of(items))
+        elif isinstance(target, Call):
+            target.extend(items)
+        else:
+            raise TypeError
+
+    def put(self, count: int) -> None:
+        """Remember what is on top, by a number of ``count`` bytes: the most frequent opcode."""
+        at = self.at
+        self.at = at + count
+        index, memo = int.from_bytes(self.data[at : at + count], "little"), self.memo
+        if index == len(memo):
+            memo.append(self.stack[-1])
+        elif index < len(memo):
+            memo[index] = self.stack[-1]
+        else:
+            raise ValueError("a pickle that remembers out of order")
+
+    def memoize(self) -> None:
+        self.memo.append(self.stack[-1])
+
+    def get(self, count: int) -> None:
+        at = self.at
+        self.at = at + count
+        self.stack.append(self.memo[int.from_bytes(self.data[at : at + count], "little")])
+
+    def push_global(self) -> None:
+        module = self.line()
+        self.stack.append(Name(module, self.line()))
+
+    def build(self) -> None:
+        [state] = self.popped(1)
+        target = self.stack[-1]
+        if isinstance(target, Call):
+            target.state = state
+        elif not isinstance(target, dict):  # an OrderedDict has attributes, such as _metadata, which is left out
+            raise TypeError
 
 
-def _get(count: int) -> Callable[[_Machine], None]:
-    def step(machine: _Machine) -> None:
-        at = machine.at
-        machine.at = at + count
-        machine.stack.append(machine.memo[int.from_bytes(machine.data[at : at + count], "little")])
-
-    return step
+def _text(encoded: bytes) -> str:
+    return encoded.decode("utf-8", "surrogatepass")
 
 
-def _from_mark(make: Callable[[list[Any]], Any]) -> Callable[[_Machine], None]:
-    def step(machine: _Machine) -> None:
-        items = machine.to_mark()
-        machine.stack.append(make(items))
+def _old_text(encoded: bytes) -> str:
+    return encoded.decode("latin-1")
 
-    return step
+
+def _whole(encoded: bytes) -> int:
+    return int.from_bytes(encoded, "little", signed=True)
 
 
 def _dict_of(items: list[Any]) -> dict[Any, Any]:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-def _append(machine: _Machine) -> None:
-    _extend(machine.stack, [machine.pop()])
-
-
-def _appends(machine: _Machine) -> None:
-    items = machine.to_mark()
-    _extend(machine.stack, items)
-
-
-def _extend(stack: list[Any], items: list[Any]) -> None:
-    target = stack[-1]
-    if not isinstance(target, list | Call):
+def _named(items: list[Any]) -> Name:
+    module, name = items
+    if not isinstance(module, str) or not isinstance(name, str):
         raise TypeError
-    target.extend(items)
+    return Name(module, name)
 
 
-def _add_items(machine: _Machine) -> None:
-    items = machine.to_mark()
-    if isinstance(machine.stack[-1], set):
-        machine.stack[-1].update(items)
+def _called(items: list[Any]) -> Any:
+    function, arguments, *keywords = items
+    return {} if function == _ORDERED and arguments == () and not keywords else Call(function, arguments)
 
 
-def _set_item(machine: _Machine) -> None:
-    value, key = machine.pop(), machine.pop()
-    _update(machine.stack[-1], [key, value])
+def _persistent(items: list[Any]) -> Persistent:
+    return Persistent(*items)
 
 
-def _set_items(machine: _Machine) -> None:
-    items = machine.to_mark()
-    _update(machine.stack[-1], items)
-
-
-def _update(target: Any, items: list[Any]) -> None:
-    if isinstance(target, dict):
-        target.update(_dict_of(items))
-    elif isinstance(target, Call):
-        target.extend(items)
-    else:
-        raise TypeError
-
-
-def _global(machine: _Machine) -> None:
-    module = machine.line()
-    machine.stack.append(Name(module, machine.line()))
-
-
-def _stack_global(machine: _Machine) -> None:
-    name, module = machine.pop(), machine.pop()
-    machine.stack.append(Name(_as_text(module), _as_text(name)))
-
-
-def _as_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-_ORDERED = Name("collections", "OrderedDict")
-
-
-def _reduce(machine: _Machine) -> None:
-    arguments, function = machine.pop(), machine.pop()
-    is_empty_dict = function == _ORDERED and arguments == ()
-    machine.stack.append({} if is_empty_dict else Call(function, arguments))
-
-
-def _new_object(machine: _Machine) -> None:
-    arguments, cls = machine.pop(), machine.pop()
-    machine.stack.append({} if cls == _ORDERED and arguments == () else Call(cls, arguments))
-
-
-def _new_object_ex(machine: _Machine) -> None:
-    _, arguments, cls = machine.pop(), machine.pop(), machine.pop()
-    machine.stack.append(Call(cls, arguments))
-
-
-def _build(machine: _Machine) -> None:
-    state = machine.pop()
-    target = machine.stack[-1]
-    if isinstance(target, Call):
-        target.state = state
-    elif not isinstance(target, dict):  # an OrderedDict has attributes, such as _metadata, which is left out
-        raise TypeError
-
-
-def _mark(machine: _Machine) -> None:
-    machine.marks.append(len(machine.stack))
-
-
-def _pop(machine: _Machine) -> None:
-    if machine.marks and len(machine.stack) == machine.marks[-1]:
-        machine.marks.pop()
-    else:
-        machine.stack.pop()
-
-
-def _byte(machine: _Machine) -> None:
-    at = machine.at
-    machine.at = at + 1
-    machine.stack.append(machine.data[at])
-
-
-def _memoize(machine: _Machine) -> None:
-    machine.memo.append(machine.stack[-1])
-
-
-def _persistent(machine: _Machine) -> None:
-    machine.stack.append(Persistent(machine.pop()))
-
-
-def _skip(count: int) -> Callable[[_Machine], None]:
-    def step(machine: _Machine) -> None:
-        machine.take(count)
-
-    return step
-
-
-def _pop_mark(machine: _Machine) -> None:
-    machine.to_mark()
-
-
-def _duplicate(machine: _Machine) -> None:
-    machine.stack.append(machine.stack[-1])
-
-
-def _table(steps: dict[bytes, Callable[[_Machine], None]]) -> list[Callable[[_Machine], None] | None]:
-    return [steps.get(bytes([code])) for code in range(256)]
-
-
-_STEPS = _table({
-    b"\x80": _skip(1), b"\x95": _skip(8),
-    b"(": _mark, b"0": _pop, b"1": _pop_mark, b"2": _duplicate,
-    b"N": _constant(lambda: None), b"\x88": _constant(lambda: True), b"\x89": _constant(lambda: False),
-    b"K": _byte, b"M": _fixed("<H", 2), b"J": _fixed("<i", 4), b"G": _fixed(">d", 8),
-    b"\x8a": _long("<B", 1), b"\x8b": _long("<I", 4),
-    b"X": _text("<I", 4), b"\x8c": _text("<B", 1), b"\x8d": _text("<Q", 8), b"U": _short,
-    b"C": _binary("<B", 1), b"B": _binary("<I", 4), b"\x8e": _binary("<Q", 8), b"\x96": _binary("<Q", 8),
-    b")": _constant(tuple), b"]": _constant(list), b"}": _constant(dict), b"\x8f": _constant(set),
-    b"t": _from_mark(tuple), b"l": _from_mark(list), b"d": _from_mark(_dict_of), b"\x91": _from_mark(frozenset),
-    b"\x85": _tuple(1), b"\x86": _tuple(2), b"\x87": _tuple(3),
-    b"a": _append, b"e": _appends, b"\x90": _add_items, b"s": _set_item, b"u": _set_items,
-    b"q": _put(1), b"r": _put(4), b"\x94": _memoize, b"h": _get(1), b"j": _get(4),
-    b"c": _global, b"\x93": _stack_global,
-    b"R": _reduce, b"\x81": _new_object, b"\x92": _new_object_ex, b"b": _build,
-    b"Q": _persistent,
-})  # fmt: skip
+_1, _2, _4, _8, _SIGNED, _FLOAT = map(struct.Struct, ("<B", "<H", "<I", "<Q", "<i", ">d"))
+_M = _Machine
+#: What each opcode does, and its operands. A number of values is how many come off the stack; None: up to the mark.
+_TABLE: dict[bytes, tuple[Any, ...]] = {
+    b"\x80": (_M.take, 1), b"\x95": (_M.take, 8),
+    b"(": (_M.mark,), b"0": (_M.drop,), b"1": (_M.popped, None), b"2": (_M.push_top,),
+    b"N": (_M.push, None), b"\x88": (_M.push, True), b"\x89": (_M.push, False), b")": (_M.push, ()),
+    b"]": (_M.push_new, list), b"}": (_M.push_new, dict), b"\x8f": (_M.push_new, set),
+    b"K": (_M.push_number, _1), b"M": (_M.push_number, _2), b"J": (_M.push_number, _SIGNED),
+    b"G": (_M.push_number, _FLOAT), b"\x8a": (_M.push_bytes, _1, _whole), b"\x8b": (_M.push_bytes, _4, _whole),
+    b"X": (_M.push_bytes, _4, _text), b"\x8c": (_M.push_bytes, _1, _text), b"\x8d": (_M.push_bytes, _8, _text),
+    b"U": (_M.push_bytes, _1, _old_text), b"C": (_M.push_bytes, _1, bytes), b"B": (_M.push_bytes, _4, bytes),
+    b"\x8e": (_M.push_bytes, _8, bytes), b"\x96": (_M.push_bytes, _8, bytes),
+    b"t": (_M.push_made, tuple, None), b"l": (_M.push_made, list, None), b"d": (_M.push_made, _dict_of, None),
+    b"\x91": (_M.push_made, frozenset, None), b"\x85": (_M.push_made, tuple, 1), b"\x86": (_M.push_made, tuple, 2),
+    b"\x87": (_M.push_made, tuple, 3), b"\x93": (_M.push_made, _named, 2), b"Q": (_M.push_made, _persistent, 1),
+    b"R": (_M.push_made, _called, 2), b"\x81": (_M.push_made, _called, 2), b"\x92": (_M.push_made, _called, 3),
+    b"a": (_M.extend, 1), b"e": (_M.extend, None), b"\x90": (_M.add,),
+    b"s": (_M.update, 2), b"u": (_M.update, None), b"b": (_M.build,), b"c": (_M.push_global,),
+    b"q": (_M.put, 1), b"r": (_M.put, 4), b"\x94": (_M.memoize,), b"h": (_M.get, 1), b"j": (_M.get, 4),
+}  # fmt: skip
+_STEPS = {ord(code): (step, operands) for code, (step, *operands) in _TABLE.items()}
