@@ -205,6 +205,15 @@ class TestFiles:
         assert np.array_equal(mean["row"], base[1])
         assert mean["one"].item() == 11.0
 
+    def test_with_strides_are_read_where_they_lie(self, tmp_path, monkeypatch):
+        """Two columns of a large storage: nothing is copied to disk before."""
+        base = torch.arange(3 << 20, dtype=torch.float32).reshape(-1, 3)
+        torch.save({"w": base.T[::2], "half": base[:, 1].half().view(1 << 10, 1 << 10).T}, tmp_path / "a.pt")
+        monkeypatch.setattr(tempfile, "TemporaryFile", None)
+        mean = averaged([tmp_path / "a.pt"] * 3, tmp_path / "mean.safetensors")
+        assert np.array_equal(mean["w"], base.T[::2])
+        assert np.array_equal(mean["half"], base[:, 1].half().view(1 << 10, 1 << 10).T)
+
     def test_may_hold_conjugates(self, tmp_path):
         """PyTorch conjugates and negates by a mark, which its files keep."""
         base = torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]])

@@ -138,7 +138,7 @@ def read_distributed(
             for chunk in tensor["chunks"]:
                 offsets, sizes = (lengths_of(_fields(chunk, _CHUNK)[word]) for word in ("offsets", "sizes"))
                 if math.prod(sizes):
-                    piece = _open_piece(folder, scratch, open_file, files, name, places.get((entry, offsets)))
+                    piece = _open_piece(folder, open_file, files, name, places.get((entry, offsets)))
                     if piece.spec != Spec(spec.dtype, sizes):
                         raise CheckpointFormatError.pieces(folder, name, f"has a piece of {piece.spec}")
                     cells.append(Cell(offsets, piece))
@@ -226,7 +226,6 @@ def _places_of(storage: Any) -> dict[tuple[str, tuple[int, ...]], tuple[str, int
 
 def _open_piece(
     folder: Path,
-    scratch: Path,
     open_file: Callable[[Path], OpenFile],
     files: dict[str, OpenFile],
     name: str,
@@ -242,7 +241,7 @@ def _open_piece(
     file = files[relative]
     if first + nbytes > file.nbytes:
         raise CheckpointError.truncated(file.path, name)
-    return read_single_tensor(file, scratch, name, start=first, stop=first + nbytes)
+    return read_single_tensor(file, name, start=first, stop=first + nbytes)
 
 
 def _check_grid(folder: Path, name: str, spec: Spec, cells: Sequence[Cell]) -> None:

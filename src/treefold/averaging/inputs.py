@@ -150,7 +150,7 @@ class Reader:
             if _OF_A_PART in checkpoint.metadata:
                 raise CheckpointFormatError.named(path, "part")
             return checkpoint
-        return read_torch(file, self._scratch, key=self._key)
+        return read_torch(file, key=self._key)
 
     def _read_folder(self, path: Path) -> tuple[Checkpoint, Layout | None]:
         names = {entry.name for entry in path.iterdir()}

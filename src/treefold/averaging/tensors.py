@@ -317,14 +317,20 @@ class Cell:
 class ReorderedContents:
     """An array of any strides and any byte order, row by row in the native one."""
 
-    def __init__(self, array: npt.NDArray[Any], *steps: Callable[..., object]) -> None:
-        """Start at the beginning. ``steps``: NumPy's functions that each block goes through, as ``np.conjugate``."""
-        self._dtype, self._steps, self._next = array.dtype.newbyteorder("="), steps, 0
+    def __init__(
+        self, array: npt.NDArray[Any], *steps: Callable[..., object], before: Callable[[], object] = lambda: None
+    ) -> None:
+        """Start at the beginning.
+
+        ``steps``: NumPy's functions that each block goes through, as ``np.conjugate``. ``before``: called before each.
+        """
+        self._before, self._dtype, self._steps, self._next = before, array.dtype.newbyteorder("="), steps, 0
         flags, keep = ["external_loop", "buffered", "ranged"], [["readonly"]]
         self._elements = np.nditer(array, flags, keep, [self._dtype], order="C", casting="equiv", buffersize=_CHUNK)  # type: ignore[call-overload]  # typeshed: lists of literals only
 
     def take(self, nbytes: int) -> Bytes:
         """Copy what comes next into a new block."""
+        self._before()
         block = np.empty(nbytes // self._dtype.itemsize, self._dtype)
         self._elements.iterrange = (self._next, self._next + block.size)
         self._next += block.size

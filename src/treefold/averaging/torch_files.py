@@ -20,16 +20,15 @@ from treefold.averaging.archive import ArchiveRecord, ArchiveWriter, Record, rea
 from treefold.averaging.pickles import Call, Name, Persistent, read_pickle
 from treefold.averaging.safetensors_files import is_text
 from treefold.averaging.tensors import (
+    Bytes,
     Checkpoint,
     Contents,
-    MappedContents,
     OpenFile,
     ReorderedContents,
     Span,
     Spec,
     Tensor,
     reading,
-    spooled,
 )
 from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
@@ -83,23 +82,30 @@ class StridedTensor:
     start: int
     strides: tuple[int, ...]
     marks: tuple[str, ...]
-    scratch: Path
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Contents]:
-        """Put the elements in order on disk, and give them from there."""
+        """Give the elements in order, from where they lie."""
         item = self.spec.itemsize
-        nbytes = _reach(self.spec.shape, self.strides) * item
-        contents = MappedContents(self.file, self.start, self.start + nbytes)
+        stop = self.start + _reach(self.spec.shape, self.strides) * item
+
+        def stored() -> Bytes:
+            found = self.file.view(self.start, stop, end=stop)
+            if found.size < stop - self.start:
+                raise CheckpointError.truncated(self.file.path, self.name)
+            return found
+
         steps: list[Callable[..., object]] = [{"conj": np.conjugate, "neg": np.negative}[mark] for mark in self.marks]
-        with spooled(contents, nbytes, self.scratch, path=self.file.path, name=self.name) as stored:
-            self.file.forget(self.start + nbytes)
-            strides = [item * stride for stride in self.strides]
-            array = np.ndarray(self.spec.shape, self.spec.numpy_dtype, stored.data, strides=strides)
-            yield ReorderedContents(array, *steps)
+        strides = [item * stride for stride in self.strides]
+        array = np.ndarray(self.spec.shape, self.spec.numpy_dtype, stored().data, strides=strides)
+        try:
+            # Looked at before each block: to touch what is gone from a mapped file ends the process.
+            yield ReorderedContents(array, *steps, before=stored)
+        finally:
+            self.file.forget(stop)
 
 
-def read_torch(file: OpenFile, scratch: Path, *, key: str | None = None) -> Checkpoint:
+def read_torch(file: OpenFile, *, key: str | None = None) -> Checkpoint:
     """Read where the tensors of a file lie. ``key``: the mapping that holds them, with dots between nested names.
 
     Raises:
@@ -107,7 +113,7 @@ def read_torch(file: OpenFile, scratch: Path, *, key: str | None = None) -> Chec
 
     """
     with reading(file.path, KIND):
-        archive = _Archive(file, scratch)
+        archive = _Archive(file)
         found, others = _mapping_of(file.path, archive.read(), key)
         checkpoint = Checkpoint(file.path, KIND, others=others)
         # What PyTorch's own safetensors files say, and some loaders insist on.
@@ -123,7 +129,7 @@ def read_torch(file: OpenFile, scratch: Path, *, key: str | None = None) -> Chec
     return checkpoint
 
 
-def read_single_tensor(file: OpenFile, scratch: Path, name: str, *, start: int, stop: int) -> Tensor:
+def read_single_tensor(file: OpenFile, name: str, *, start: int, stop: int) -> Tensor:
     """Read a tensor alone, which a part of a file holds as torch.save writes it.
 
     Raises:
@@ -131,15 +137,15 @@ def read_single_tensor(file: OpenFile, scratch: Path, name: str, *, start: int, 
 
     """
     with reading(file.path, KIND):
-        archive = _Archive(file, scratch, start, stop)
+        archive = _Archive(file, start, stop)
         return archive.tensor(name, archive.place(name, archive.read()))
 
 
 class _Archive:
     """The records of an archive, and what its pickle describes."""
 
-    def __init__(self, file: OpenFile, scratch: Path, start: int = 0, stop: int | None = None) -> None:
-        self.file, self.scratch = file, scratch
+    def __init__(self, file: OpenFile, start: int = 0, stop: int | None = None) -> None:
+        self.file = file
         self.records = read_archive(file, start, stop)
         pickles = [name for name in self.records if name.endswith(_PICKLE)]
         if len(pickles) != 1:
@@ -198,7 +204,7 @@ class _Archive:
         start = record.start + place.offset * spec.itemsize
         if not spec.nbytes or (is_in_order and not place.marks):
             return Span(spec, self.file, start)
-        return StridedTensor(spec, name, self.file, start, place.strides, place.marks, self.scratch)
+        return StridedTensor(spec, name, self.file, start, place.strides, place.marks)
 
 
 def _plain(value: Any) -> Call | None:
