@@ -55,7 +55,7 @@ _SHOWN = 6  # of one kind in a line; the rest is counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorTraits:
-    """What an executor can do, as far as the checks, the guarantee and the text of its plans depend on it.
+    """The abilities of an executor on which the checks, the guarantee and the text of its plans depend.
 
     ``shares_memory``: all devices are in one host's memory, so that each can read the others and nothing travels;
     ``joins_ranks``: that memory is of several processes, whose devices have ranks. ``most_devices_in_one_pass``: on so
@@ -133,6 +133,7 @@ class Plan(Movement):
         problem = self._problem()
         if problem:
             raise PlanError.in_head(PlanError.malformed(problem))
+        object.__setattr__(self, "traits", EXECUTORS[self.executor])
 
     def _problem(self) -> str:
         """Return why the executor cannot run the movement, empty if it can."""
@@ -143,7 +144,6 @@ class Plan(Movement):
         if len(self.paths) != len(self.leaves):
             return f"the number of paths is {len(self.paths)}, that of leaves {len(self.leaves)}"
         traits = EXECUTORS[self.executor]
-        object.__setattr__(self, "traits", traits)
         strangers = sorted({name for name in self.devices if not traits.reaches(device_type(name))})
         if traits.shares_memory and strangers:
             return f"the {self.executor} executor cannot reach {', '.join(strangers)}"
