@@ -54,14 +54,14 @@ def plain_rows(entry: Entry) -> list[Row]:
     given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, ReadTree) else ()
     if len(given) != len(entry.parts):  # leaves that are None, or sparse rows
         given = [None] * len(entry.parts)
-    return [_plain_row(part) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
+    return [row_of(*host_arrays(part)) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
 
 
-def _plain_row(part: Part) -> Row:
-    arrays = tuple(host_arrays(part))
+def row_of(*arrays: HostArray) -> Row:
+    """Return arrays in native memory, row-major, as a row."""
     row = read_arrays(None, arrays, arrays)
     if row is None:
-        raise AssertionError(part)
+        raise AssertionError(arrays)
     return row
 
 
@@ -218,7 +218,7 @@ def read_outs(
     ]
     target = out if isinstance(out, DistributedValues) else PerReplica([out])
     bare = replace(entry, parts=tuple(parts), reading=None, columns=())
-    return [arrays[0] for arrays in read_out([target], [_reading_of(target)], [bare], fold)]
+    return [arrays[0] for arrays in read_out([target], [reading_of(target)], [bare], fold)]
 
 
 def read_joining_outs(out: Any, entry: Entry, axis: int) -> list[Any]:
@@ -229,7 +229,7 @@ def read_joining_outs(out: Any, entry: Entry, axis: int) -> list[Any]:
 
     """
     target = out if isinstance(out, DistributedValues) else PerReplica([out])
-    given = [column[0] for column in leaves_of(_reading_of(target)) if column[0] is not None]
+    given = [column[0] for column in leaves_of(reading_of(target)) if column[0] is not None]
     shapes = []
     for index, part in enumerate(entry.parts):
         length, *others = part.operand.shape
@@ -248,7 +248,7 @@ def read_outs_of_part(value: Any, op: ReduceOpLike, own: Sequence[Any], out: Any
 
     """
     fold, local = Fold(ReduceOp.parse(op)), PerReplica([value])
-    entry = read_entry(local, _reading_of(local), _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold))
+    entry = read_entry(local, reading_of(local), _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold))
     return read_outs(out, entry, [part.shape for part in own], fold)
 
 
@@ -262,7 +262,8 @@ def _with_axis(length: int, others: Sequence[int], axis: int) -> tuple[int, ...]
 def memory_of(backend: ArrayBackend, out: Any, dtype: np.dtype[Any]) -> HostArray | None:
     """Return the memory of an array, if a result can be written there as it is; else None."""
     view = backend.host_view(out)
-    return view if view is not None and view.dtype == dtype and view.flags.c_contiguous else None
+    is_plain = view is not None and view.dtype == dtype and view.flags.c_contiguous and view.flags.aligned
+    return view if is_plain else None
 
 
 def hand_over(backend: ArrayBackend, out: Any, result: HostArray, memory: HostArray | None) -> None:
@@ -273,5 +274,6 @@ def hand_over(backend: ArrayBackend, out: Any, result: HostArray, memory: HostAr
         backend.assign(out, backend.from_host(result, _DEVICE))
 
 
-def _reading_of(target: DistributedValues) -> Reading:
-    return read_components(target.values)
+def reading_of(value: Any) -> Reading:
+    """Return what is read of the components of a value."""
+    return read_components(value.values if isinstance(value, DistributedValues) else (value,))

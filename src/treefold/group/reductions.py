@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
-from treefold.backends.interface import read_arrays
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.tracing import Like
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import read_weights
-from treefold.calls.entry import Entry, Part, component, read_entry
-from treefold.calls.leaves import read_folded_leaf
+from treefold.calls.entry import Entry, Part, component
 from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.compiled import HAS_SHARED_MEMORY
@@ -29,13 +27,16 @@ from treefold.execution.host_fold import Job, fold_batch, rounds_as_once
 from treefold.fold import Fold
 from treefold.group.collectives import Collectives
 from treefold.group.contributions import (
-    address_of,
     dense_shape_of,
     description_of,
+    hand_over,
     host_arrays,
     layout_of,
+    memory_of,
     plain_rows,
     read_value,
+    reading_of,
+    row_of,
     rows_of,
     without_arrays,
 )
@@ -137,8 +138,8 @@ class Reductions(TracedCalls):
 
         """
         op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
-        reading = _reading_of(value)
-        into = None if out is None else reading if out is value else _reading_of(out)
+        reading = reading_of(value)
+        into = None if out is None else reading if out is value else reading_of(out)
         key = None
         if weights is None and reading.key is not None and (into is None or into.key is not None):
             end = _ITSELF if into is reading else into and into.key
@@ -165,45 +166,35 @@ class Reductions(TracedCalls):
 
         """
         values = [array for part in parts for array in part]
-        known, rows = self._read_parts(op, values, cut)
         own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
-        if _agreed(self._link, known, None)[1]:
-            arrays = self.all_reduce(PerReplica([values]), op, cut=cut).value[own]
-            return _assigned(known.results[own], out, arrays)
-        into = read_components((list(out),)) if out else None
-        targets = [] if into is None or into.key is None else rows_of(into)
+        reading, op = read_components((values,)), op if type(op) is str else ReduceOp.parse(op)
+        key = (CallKind.REDUCE_SCATTER, op, reading.key, cut)
+        known = None if reading.key is None else self._known.get(key)
+        if known is None:
+            local, fold = PerReplica([values]), Fold(ReduceOp.parse(op), self._accumulate)
+            _, entry = read_value(local, reading, fold, None, _DEVICE)
+            known, rows = self._read(fold, entry, None, CallKind.REDUCE_SCATTER, cut=cut), plain_rows(entry)
+            if reading.key is not None:
+                self._known.put(key, known)
+        else:
+            rows = rows_of(reading)
         results = known.results[own]
-        if targets and self._fold_own(known, rows, own, targets):
-            for result, target in zip(results, targets, strict=True):
-                result.backend.wrote(target.arrays)
-            return list(out)
-        made = _targets(results, None)
-        self._fold_own(known, rows, own, made)
-        arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
-        return _assigned(results, out, arrays)
-
-    def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: str) -> tuple[KnownCall, list[Row]]:
-        """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
-        reading = read_components((values,))
-        op = op if type(op) is str else ReduceOp.parse(op)
-        key = None if reading.key is None else (CallKind.REDUCE_SCATTER, op, reading.key, cut)
-        known = None if key is None else self._known.get(key)
-        if known is not None:
-            return known, rows_of(reading)
-        fold = Fold(ReduceOp.parse(op), self._accumulate)
-        entry = read_entry(
-            PerReplica([values]), reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold)
-        )
-        known = self._read(fold, entry, None, CallKind.REDUCE_SCATTER, cut=cut)
-        if key is not None:
-            self._known.put(key, known)
-        return known, plain_rows(entry)
-
-    def _fold_own(self, known: KnownCall, rows: list[Row], own: slice, made: list[Row]) -> bool:
-        """Fold into the targets of this rank's own leaves; False, with nothing done, if they overlap the rows."""
+        if _agreed(self._link, known, None)[1]:
+            arrays: list[Any] = self.all_reduce(PerReplica([values]), op, cut=cut).value[own]
+            for result, one, array in zip(results, out, arrays, strict=False):
+                result.backend.assign(one, array)
+            return list(out) or arrays
         targets: list[Row | None] = [None] * len(rows)
-        targets[own] = made
-        return self._fold(known, rows, targets, known.fold, wants_lease=False) is not None
+        made, memory = _made(results, out)
+        targets[own] = map(row_of, made)
+        if self._fold(known, rows, targets, known.fold, wants_lease=False) is None:  # they overlap the rows
+            made, memory = _made(results, ())
+            targets[own] = map(row_of, made)
+            self._fold(known, rows, targets, known.fold, wants_lease=False)
+        if not out:
+            return [_adopted(one, array) for one, array in zip(results, made, strict=True)]
+        _hand_over(results, out, made, memory)
+        return list(out)
 
     def _repeat(self, known: KnownCall, reading: Reading, into: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
@@ -228,7 +219,10 @@ class Reductions(TracedCalls):
         if backend is not None:
             return self._later(backend, call, fold)
         own, entry = read_value(call.value, call.reading, fold, call.weights, _DEVICE)
-        outs = None if call.into is None else _read_out(call.out, call.into, entry, fold)
+        outs = None
+        if call.into is not None:
+            target = call.out if isinstance(call.out, DistributedValues) else PerReplica([call.out])
+            outs = [arrays[0] for arrays in read_out([target], [call.into], [entry], fold)]
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = _join_rows(self._collectives, entry, is_dense, fold, root)
         dense = replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
@@ -238,25 +232,26 @@ class Reductions(TracedCalls):
             known = self._read(fold, dense, root, kind, call.destinations, call.cut, call.mean_dtype)
         contributions = plain_rows(dense)
         fold, folds_alone = _agreed(self._link, known, own)
+        made, memory = None, list[HostArray | None]([None] * len(known.results))
         if folds_alone:
             dtypes = [result.narrow for result in known.results]
             made = _fold_joined(self._collectives, dense, dtypes, known.form.description, fold, root)
-            targets, outcome = None if made is None else [_row_of(array) for array in made], None
         else:
-            needs_targets = is_wanted and (known.is_private or outs is not None)
-            targets = _targets(known.results, outs) if needs_targets else None
-            outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
+            if is_wanted and (known.is_private or outs is not None):
+                made, memory = _made(known.results, outs or ())
+            targets = None if made is None else [row_of(array) for array in made]
+            outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and made is None)
             if outcome is None:
                 raise AssertionError(known)  # validation has let targets through that overlap
+            made = [_view(outcome, one) for one in known.results] if is_wanted and made is None else made
         if key is not None:
             self._known.put(key, known)
-        if not is_wanted:
+        if made is None:
             return Reduced(None, known.plans.plan)
-        if outs is not None and targets is not None:
-            _hand_over(known.results, targets, outs)
+        if outs is not None:
+            _hand_over(known.results, outs, made, memory)
             return Reduced(component(entry, outs), known.plans.plan)
-        folded = iter(_arrays(known.results, outcome, targets))
-        joined = iter(rows)
+        folded, joined = map(_adopted, known.results, made), iter(rows)
         arrays = [next(folded) if dense else next(joined) for dense in is_dense]
         return Reduced(component(entry, arrays), known.plans.plan)
 
@@ -282,7 +277,7 @@ class Reductions(TracedCalls):
 
         """
         fold = Fold(ReduceOp.parse(op), self._accumulate)
-        _, entry = read_value(value, _reading_of(value), fold, None, _DEVICE, is_planned=True)
+        _, entry = read_value(value, reading_of(value), fold, None, _DEVICE, is_planned=True)
         return plan_of(Reduction(entry, fold), (entry.num_replicas,) * self._link.size, self._link.layout)
 
     def _read(
@@ -388,30 +383,21 @@ def _adopted(result: Result, array: HostArray) -> Any:
     return result.backend.from_hosts([array.astype(result.narrow, copy=False)], _DEVICES)[0]
 
 
-def _assigned(results: Sequence[Result], out: Sequence[Any], arrays: list[Any]) -> list[Any]:
-    """Return arrays, copied into those of ``out`` if there are any."""
-    for result, one, array in zip(results, out, arrays, strict=False):
-        result.backend.assign(one, array)
-    return list(out) or arrays
+def _made(results: Sequence[Result], outs: Sequence[Any]) -> tuple[list[HostArray], list[HostArray | None]]:
+    """Return an array for each result, and which of them are the memory of the out arrays themselves."""
+    memory: list[HostArray | None] = [None] * len(results)
+    if outs:
+        memory = [memory_of(one.backend, out, one.dtype) for one, out in zip(results, outs, strict=True)]
+    pairs = zip(results, memory, strict=True)
+    return [native.new_result(one.shape, one.dtype) if own is None else own for one, own in pairs], memory
 
 
-def _hand_over(results: Sequence[Result], targets: Sequence[Row], outs: Sequence[Any]) -> None:
-    """Copy results into arrays of ``out`` that the kernels could not write into."""
-    for result, target, out in zip(results, targets, outs, strict=True):
-        if _is_on(target, result.backend.host_view(out)):
-            result.backend.wrote([out])
-        else:
-            result.backend.assign(out, result.backend.from_host(target.arrays[0], _DEVICE))
-
-
-def _read_out(out: Any, into: Reading, entry: Entry, fold: Fold) -> list[Any]:
-    """Return the arrays that take the results, one for each leaf."""
-    target = out if isinstance(out, DistributedValues) else PerReplica([out])
-    return [arrays[0] for arrays in read_out([target], [into], [entry], fold)]
-
-
-def _reading_of(value: Any) -> Reading:
-    return read_components(value.values if isinstance(value, DistributedValues) else (value,))
+def _hand_over(
+    results: Sequence[Result], outs: Sequence[Any], made: Sequence[HostArray], memory: Sequence[HostArray | None]
+) -> None:
+    """Let out arrays hold the results."""
+    for one, out, array, own in zip(results, outs, made, memory, strict=True):
+        hand_over(one.backend, out, array.astype(one.narrow, copy=False), own)
 
 
 def _result(part: Part, fold: Fold, at: int, mean_dtype: str | None) -> Result:
@@ -426,28 +412,6 @@ def _view(outcome: Outcome, result: Result) -> HostArray:
     """Return a result on the area that the ranks share; a copy of its own if there is no area to keep."""
     view: HostArray = outcome.view(result.at, result.shape, result.dtype)
     return view if outcome.is_leased else view.copy()
-
-
-def _targets(results: Sequence[Result], outs: Sequence[Any] | None) -> list[Row]:
-    """Return memory for each result: an array of ``out`` where the kernels can write into it, else new memory."""
-    targets = []
-    for index, result in enumerate(results):
-        view = None if outs is None else result.backend.host_view(outs[index])
-        row = None if view is None or view.dtype != result.dtype else read_arrays(None, (view,), (view,))
-        targets.append(_row_of(native.new_result(result.shape, result.dtype)) if row is None else row)
-    return targets
-
-
-def _row_of(array: HostArray) -> Row:
-    row = read_arrays(None, (array,), (array,))
-    if row is None:
-        raise AssertionError(array.dtype)
-    return row
-
-
-def _is_on(target: Row, view: HostArray | None) -> bool:
-    """Tell whether a target is the memory of an array itself."""
-    return view is not None and view.flags.c_contiguous and address_of(view) == target.addresses[0]
 
 
 def _join_rows(
