@@ -37,7 +37,6 @@ class Case:
     """One call: what it is, and what every rank brings."""
 
     def __init__(self, seed, size, chunk_bytes):
-        """Draw it for so many ranks."""
         self.seed, self.size, self.chunk_bytes = seed, size, chunk_bytes
         self.random = random.Random(f"case {seed}")  # noqa: S311 - a test's choice
         pick = self.random.choice
@@ -268,7 +267,6 @@ class _Calls:
         assert folded_bits_of(got) == folded_bits_of(parts)
 
     def broadcast(self):
-        """Any bits of any dtype."""
         case = self.case
         case.replicas = [1] * case.size
         specs = [(case.dtype(is_summed=False), shape) for _, shape in case.specs()]

@@ -42,7 +42,6 @@ def current_mode():
 
 @contextlib.contextmanager
 def thread_mode(mode):
-    """Set a mode for a while."""
     library, before = ctypes.CDLL(None), ctypes.create_string_buffer(512)
     library.fegetenv(before)
     try:

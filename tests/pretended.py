@@ -25,7 +25,6 @@ class PretendedGpus(TorchBackend):
     """
 
     def __init__(self, count: int) -> None:
-        """Put nothing anywhere yet."""
         self.devices = tuple(f"gpu:{index}" for index in range(count))
         self._placed: dict[int, tuple[str, Any]] = {}
 
@@ -35,19 +34,15 @@ class PretendedGpus(TorchBackend):
         return tensor
 
     def has_device(self, device: str) -> bool:
-        """Have these only."""
         return device in self.devices
 
     def device_of(self, array: Any) -> str:
-        """Tell by the storage."""
         return self._placed.get(array.untyped_storage()._cdata, ("gpu:0", None))[0]
 
     def copy_to(self, array: Any, device: str) -> Any:
-        """Copy as between devices."""
         return self.put(super().copy_to(array, "cpu:0"), device)
 
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
-        """Fold as on a device."""
         [device] = {self.device_of(array) for array in arrays}
         if not folds_on_device(fold, dtype):
             return self.put(super().combine(arrays, fold, dtype=dtype, divisor=divisor, result=result), device)
@@ -55,18 +50,15 @@ class PretendedGpus(TorchBackend):
         return self.put(folded, device)
 
     def scale(self, array: Any, divisor: int, result: str) -> Any:
-        """Divide as on a device."""
         if array.dtype in {torch.int64, torch.uint64}:
             return self.put(super().scale(array, divisor, result), self.device_of(array))
         return self.put(scale_on_device(array, divisor, getattr(torch, result)), self.device_of(array))
 
     def ravel_concat(self, arrays: Sequence[Any]) -> Any:
-        """Join where they are."""
         [device] = {self.device_of(array) for array in arrays}
         return self.put(super().ravel_concat(arrays), device)
 
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
-        """Add up where the rows are."""
         return self.put(super().densify(values, indices, shape), self.device_of(values))
 
     def host_view(self, array: Any) -> None:

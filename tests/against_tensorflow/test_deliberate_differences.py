@@ -35,7 +35,6 @@ def their_folds(on_devices, count):
 
 
 def our_folds(count):
-    """Return the same of treefold's plan."""
     value = treefold.PerReplica(named(count))
     plan = treefold.HierarchicalCopyAllReduce(0).plan([(value, value)] * (count + 1), walked=True)
     folds = [action for step in plan.steps for action in step.actions if isinstance(action, Combine)]
@@ -45,7 +44,6 @@ def our_folds(count):
 
 class TestOneDestination:
     def test_gives_a_mirrored_of_one_and_not_a_bare_tensor(self, on_devices):
-        """TensorFlow's result for one device is a bare tensor, treefold's is a ``Mirrored`` as for any number."""
         theirs = tf.distribute.ReductionToOneDevice().reduce(THEIR_SUM, on_devices(named(2)), "/cpu:1")
         assert isinstance(theirs, tf.Tensor)
         ours = treefold.ReductionToOneDevice().reduce("sum", treefold.PerReplica(named(2)), "/cpu:1")
@@ -57,7 +55,6 @@ class TestOddDeviceCounts:
     @pytest.mark.parametrize("num_packs", [0, 1, 2])
     @pytest.mark.parametrize("count", [3, 5, 7])
     def test_lose_no_replica(self, on_devices, count, num_packs):
-        """TensorFlow adds up all replicas but the last, treefold all of them."""
         value = on_devices(named(count))
         theirs = tf.distribute.HierarchicalCopyAllReduce(num_packs).batch_reduce(THEIR_SUM, [(value, value)])[0]
         assert [component.numpy().tolist() for component in theirs.values] == [[2 ** (count - 1) - 1]] * count
@@ -85,7 +82,6 @@ class TestOddDeviceCounts:
 class TestEvenDeviceCounts:
     @pytest.mark.parametrize("count", [4, 6, 8])
     def test_keep_the_trees_of_tensorflow(self, on_devices, count):
-        """Here nothing differs: each pack, and so each link, has the same two roots in both."""
         assert our_folds(count) == their_folds(on_devices, count)
 
 
@@ -111,7 +107,6 @@ class TestTheLastPack:
 
 class TestSmallGradients:
     def test_are_still_grouped(self):
-        """TensorFlow has taken these arguments back (in 2.2), treefold takes them as 2.1 did."""
         limits = {"agg_small_grads_max_bytes": 4, "agg_small_grads_max_group": 10}
         with pytest.raises(TypeError, match="unexpected keyword argument 'agg_small_grads_max_bytes'"):
             cross_device_ops.AllReduceCrossDeviceOps("hierarchical_copy", 0, **limits)
@@ -136,7 +131,6 @@ class TestSmallGradients:
 
 class TestAnEmptyBatch:
     def test_is_an_empty_list(self):
-        """TensorFlow raises ``IndexError``, treefold returns ``[]``."""
         with pytest.raises(IndexError, match="list index out of range"):
             tf.distribute.ReductionToOneDevice().batch_reduce(THEIR_SUM, [])
         assert treefold.ReductionToOneDevice().batch_reduce("sum", []) == []
@@ -159,7 +153,6 @@ class TestNumPacks:
         ],
     )
     def test_below_zero_is_refused_by_both(self, name, theirs):
-        """Both raise ``ValueError``, and treefold also says what it takes."""
         with pytest.raises(ValueError, match=rf"^{theirs}$"):
             getattr(tf.distribute, name)(-1)
         with pytest.raises(ValueError, match=rf"^{name} got num_packs=-1\. It takes 0 \(no packing\), a positive"):
@@ -184,7 +177,6 @@ class TestMixedDtypes:
 
 class TestAListOfDevices:
     def test_is_a_destination(self, on_devices):
-        """TensorFlow refuses it, treefold takes it and keeps its order."""
         devices = ["/cpu:1", "/cpu:0"]
         with pytest.raises(ValueError, match=r"^destinations must be one of a `DistributedValues` object"):
             tf.distribute.ReductionToOneDevice().reduce(THEIR_SUM, on_devices(named(2)), devices)
@@ -214,7 +206,6 @@ class TestOneReplica:
         assert not np.shares_memory(ours[0], array)
 
     def test_is_written_where_out_says(self):
-        """Where ``out`` names the input, and only there, treefold's result is the input's memory."""
         array = named(1)[0]
         value = treefold.PerReplica([array])
         ours = treefold.ReductionToOneDevice().reduce("sum", value, value, out=value)
@@ -246,7 +237,6 @@ class TestReduceOp:
             treefold.HierarchicalCopyAllReduce().batch_reduce(op, [(value, value)])
 
     def test_of_tensorflow_is_taken_by_treefold(self):
-        """Code written for TensorFlow may hand over TensorFlow's own ``ReduceOp``."""
         value = treefold.PerReplica(named(2))
         ours = treefold.HierarchicalCopyAllReduce().reduce(THEIR_MEAN, value, value)
         assert ours[0].tolist() == [1.5]

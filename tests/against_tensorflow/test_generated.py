@@ -64,7 +64,6 @@ class Value:
 
     @property
     def is_sparse(self):
-        """Whether every replica brings sparse rows."""
         return bool(self.rows) and -1 not in self.rows
 
     def contribution(self, replica):
@@ -273,13 +272,11 @@ def run_both(on_devices, read):
 @pytest.mark.parametrize("part", range(PARTS))
 class TestReductionToOneDevice:
     def test_reduces_like_tensorflow(self, run_both, part):
-        """Each component has TensorFlow's device, dtype, shape and bits, in TensorFlow's order."""
         for case in part_of("one_device_reduce", part):
             by_tensorflow, by_treefold = run_both(case)
             assert by_treefold == by_tensorflow, repr(case)
 
     def test_reduces_batches_like_tensorflow(self, run_both, part):
-        """A batch whose values have devices and destinations of their own comes back whole and in order."""
         for case in part_of("one_device_batch", part):
             by_tensorflow, by_treefold = run_both(case)
             assert by_treefold == by_tensorflow, repr(case)
@@ -288,19 +285,16 @@ class TestReductionToOneDevice:
 @pytest.mark.parametrize("part", range(PARTS))
 class TestHierarchicalCopyAllReduce:
     def test_all_reduces_batches_like_tensorflow(self, run_both, part):
-        """Packed or not, sparse and dense together, an even number of devices gets what TensorFlow gives it."""
         for case in part_of("all_reduce", part):
             by_tensorflow, by_treefold = run_both(case)
             assert by_treefold == by_tensorflow, repr(case)
 
     def test_reduces_like_tensorflow(self, run_both, part):
-        """One value at a time, from any number of devices to any others, TensorFlow falls back and agrees."""
         for case in part_of("hierarchical_reduce", part):
             by_tensorflow, by_treefold = run_both(case)
             assert by_treefold == by_tensorflow, repr(case)
 
     def test_reduces_batches_to_mixed_destinations_like_tensorflow(self, run_both, part):
-        """A batch in which some values are all-reduced and others go elsewhere comes back in order."""
         for case in part_of("hierarchical_batch", part):
             by_tensorflow, by_treefold = run_both(case)
             assert by_treefold == by_tensorflow, repr(case)
@@ -308,20 +302,17 @@ class TestHierarchicalCopyAllReduce:
 
 class TestTheCases:
     def test_are_as_many_as_asked_for_and_all_different(self):
-        """No case is counted twice, and none that TensorFlow gets wrong is among them."""
         cases = [case for kind in KINDS for case in draw_cases(kind, asked_cases())]
         assert len(set(cases)) == len(cases) >= asked_cases()
         assert {why_left_out(case) for case in cases} == {None}
 
     def test_take_tensorflow_through_its_packing(self):
-        """The all-reduced batches reach TensorFlow's packs: none, one, several, one per device and more."""
         cases = draw_cases("all_reduce", DEFAULT_CASES)
         assert all(case.is_packed for case in cases)
         counts = {(case.argument, len(case.values[0].devices)) for case in cases}
         assert counts >= {(packs, n) for n in (2, 4, 6, 8) for packs in (0, 1, 2, 3, n, n + 5)}
 
     def test_cover_what_they_should(self):
-        """Every dtype under both ops, 1 to 8 replicas, 0 to 3 axes, no elements, sparse rows, mixtures of both."""
         cases = [case for kind in KINDS for case in draw_cases(kind, DEFAULT_CASES)]
         values = [value for case in cases for value in case.values]
         assert {(case.op, v.dtype) for case in cases for v in case.values} == {

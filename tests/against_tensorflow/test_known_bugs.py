@@ -52,13 +52,11 @@ class TestMirroredStrategy:
 
     @pytest.mark.parametrize("count", range(2, 9))
     def test_sums_as_the_demo_says(self, count):
-        """The demo's rule in NumPy is TensorFlow's: the same sum on any number of devices, lost replicas and all."""
         theirs = all_reduce_in_strategy(count, "SUM", lambda replica: tf.cast(2**replica, tf.float32))
         rule = sum_in_two_halves([{"kernel": array} for array in named(count, ())])
         assert {float(result.numpy()) for result in theirs} == {float(rule["kernel"])}
 
     def test_cannot_all_reduce_two_dtypes(self):
-        """Gradients of two dtypes stop a strategy that packs; treefold returns each in its own."""
         with pytest.raises((tf.errors.InvalidArgumentError, TypeError), match=r"float16|half"):
             all_reduce_in_strategy(2, "SUM", lambda _: [tf.constant(1.0), tf.constant(2, tf.float16)])
         ours = treefold.all_reduce([[np.float32(1), np.float16(2)]] * 2)
@@ -66,13 +64,11 @@ class TestMirroredStrategy:
         assert [total.dtype.name for total in ours[1]] == ["float32", "float16"]
 
     def test_cannot_all_reduce_two_integers(self):
-        """Two int32 in one call stop a strategy; treefold adds them up."""
         with pytest.raises(ValueError, match="Inputs to batch_reduce_to must be either all on the host or all on the"):
             all_reduce_in_strategy(2, "SUM", lambda _: [tf.constant(1), tf.constant(2)])
         assert treefold.all_reduce([[np.int32(1), np.int32(2)]] * 2) == [[2, 4]] * 2
 
     def test_cannot_reduce_a_zero(self):
-        """A Python 0 stops ``strategy.reduce``; treefold reduces numbers like arrays."""
         strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
         with pytest.raises(AttributeError, match="'int' object has no attribute 'shape'"):
             strategy.reduce("SUM", 0, axis=None)
@@ -100,7 +96,6 @@ class TestBatchReduce:
         assert numbers(treefold.HierarchicalCopyAllReduce().batch_reduce("MEAN", [(value, value)])[0]) == [[1.5]] * 2
 
     def test_orders_results_by_the_value(self, on_devices):
-        """TensorFlow's packed result stands in the order of the value, treefold's in that of the destination."""
         value, reverse = on_devices(named(2)), on_devices(named(2), [1, 0])
         [theirs] = tf.distribute.HierarchicalCopyAllReduce().batch_reduce(THEIR_SUM, [(value, reverse)])
         assert [component.device[-5:] for component in theirs.values] == ["CPU:0", "CPU:1"]
@@ -118,7 +113,6 @@ class TestBatchReduce:
         assert [numbers(result) for result in ours] == [[[3.0], [3.0]]] * 2
 
     def test_says_nothing_useful_about_a_tuple_of_three(self, on_devices):
-        """TensorFlow shows Python's own words, treefold says which element it is and what it should be."""
         value = on_devices(named(2))
         with pytest.raises(ValueError, match=r"^too many values to unpack"):
             tf.distribute.ReductionToOneDevice().batch_reduce(THEIR_SUM, [(value, value, value)])
@@ -143,7 +137,6 @@ class TestShapes:
             treefold.HierarchicalCopyAllReduce().batch_reduce("sum", [(a, a), (b, b)])
 
     def test_of_equal_size_are_taken_for_equal(self, on_devices):
-        """A vector of 4 and a 2 by 2 matrix are added, each replica keeping its own shape; treefold refuses them."""
         arrays = [np.float32([1, 2, 3, 4]), np.float32([[10, 20], [30, 40]])]
         value = on_devices(arrays)
         [theirs] = tf.distribute.HierarchicalCopyAllReduce().batch_reduce(THEIR_SUM, [(value, value)])
@@ -164,7 +157,6 @@ class TestDevices:
             treefold.ReductionToOneDevice().reduce("sum", treefold.PerReplica(named(2)), "/gpu:7")
 
     def test_beyond_the_last_cpu_are_replaced(self, on_devices):
-        """TensorFlow's ninth of eight CPUs is the first; treefold's logical CPUs are as many as are named."""
         theirs = tf.distribute.ReductionToOneDevice().reduce(THEIR_SUM, on_devices(named(2)), "/cpu:8")
         assert theirs.device.endswith("CPU:0")
         ours = treefold.ReductionToOneDevice().reduce("sum", treefold.PerReplica(named(2)), "/cpu:8")
@@ -183,13 +175,11 @@ class TestArguments:
 
     @pytest.mark.parametrize("num_packs", [1.5, True])
     def test_num_packs_may_be_no_number_of_packs(self, num_packs):
-        """TensorFlow keeps 1.5 packs, or True of them, for later; treefold refuses them where they are written."""
         assert tf.distribute.HierarchicalCopyAllReduce(num_packs)._num_packs is num_packs
         with pytest.raises(ValueError, match=rf"^HierarchicalCopyAllReduce got num_packs={num_packs}\. It takes 0"):
             treefold.HierarchicalCopyAllReduce(num_packs)
 
     def test_a_class_in_place_of_an_object_is_blamed_on_the_arguments(self, on_devices):
-        """Calling ``reduce`` on the class misses "destinations" in TensorFlow."""
         with pytest.raises(TypeError, match="missing 1 required positional argument: 'destinations'"):
             tf.distribute.ReductionToOneDevice.reduce(THEIR_SUM, on_devices(named(2)), "/cpu:0")
         with pytest.raises(TypeError, match=r"^PerReplica is the class; make an object of it first: PerReplica\(\)\.$"):
@@ -198,7 +188,6 @@ class TestArguments:
 
 class TestNumbers:
     def test_booleans_fail_deep_inside(self, on_devices):
-        """The SUM of booleans is an operation's complaint in TensorFlow, and advice in treefold."""
         arrays = [np.array([True]), np.array([False])]
         with pytest.raises(tf.errors.InvalidArgumentError, match="Value for attr 'T' of bool is not in the list of"):
             tf.distribute.ReductionToOneDevice().reduce(THEIR_SUM, on_devices(arrays), "/cpu:0")
@@ -215,7 +204,6 @@ class TestNumbers:
         assert treefold.reduce(arrays, "mean").tolist() == [60_000.0]
 
     def test_a_mean_of_equal_values_is_another_value(self, on_devices):
-        """Three times 0.1 have a mean above 0.1 in TensorFlow."""
         arrays = [np.array([0.1])] * 3
         assert tf.distribute.ReductionToOneDevice().reduce(THEIR_MEAN, on_devices(arrays), "/cpu:0").numpy()[0] > 0.1
         assert treefold.reduce(arrays, "mean").tolist() == [0.1]
@@ -223,7 +211,6 @@ class TestNumbers:
 
 class TestSparseRows:
     def test_of_arrays_of_different_shapes_are_joined(self, on_devices):
-        """TensorFlow keeps the first ``dense_shape`` and an index outside it; treefold refuses them."""
         shapes = {0: (2, 1), 4: (5, 1)}
         rows = [treefold.IndexedSlices(np.float32([[1]]), np.array([row]), shape) for row, shape in shapes.items()]
         theirs = tf.distribute.ReductionToOneDevice().reduce(THEIR_SUM, on_devices(rows), "/cpu:0")

@@ -20,7 +20,6 @@ HIERARCHICAL, ONE_DEVICE = HierarchicalCopyAllReduce(), ReductionToOneDevice()
 
 
 def per_replica(*values):
-    """Return values as one contribution each."""
     return PerReplica(list(values))
 
 
@@ -359,7 +358,6 @@ MISTAKES = [
 class TestArgumentMistakes:
     @pytest.mark.parametrize(("call", "kind", "sentence"), MISTAKES, ids=[sentence for *_, sentence in MISTAKES])
     def test_get_one_sentence_each(self, call, kind, sentence):
-        """What was got, what is allowed, what to do."""
         with pytest.raises(kind, match=f"^{re.escape(sentence)}$") as caught:
             call()
         assert type(caught.value) is kind

@@ -29,7 +29,6 @@ MIB = 2**20
 
 
 def gpus(*numbers):
-    """Return names of GPUs."""
     return [f"gpu:{number}" for number in numbers]
 
 
@@ -78,7 +77,6 @@ class TestPredictedTimes:
     )
     @pytest.mark.parametrize("nbytes", [4096, 64 * MIB])
     def test_are_those_of_the_plans_that_run(self, machine, devices, nbytes):
-        """What is priced is what the same ops plan for arrays of so many bytes on these devices."""
         names = gpus(*devices)
         choice = treefold.choose_cross_device_ops(names, topology=machine, nbytes=nbytes)
         here = treefold.known_topology(machine).restricted(dict.fromkeys(names))
@@ -92,7 +90,6 @@ class TestPredictedTimes:
         assert run == choice.predicted[repr(choice.ops)] <= 1.01 * min(expected.values())
 
     def test_of_large_machines_are_in_closed_form(self):
-        """Beyond sixteen devices not every chunk is followed."""
         names = gpus(*range(18))
         choice = treefold.choose_cross_device_ops(names, topology="ring:18", nbytes=MIB)
         with additional_backend(RecordingBackend(18)) as backend:
@@ -110,7 +107,6 @@ class TestPredictedTimes:
 
     @pytest.mark.parametrize("nbytes", [1, 3, 4097])
     def test_are_of_all_bytes(self, nbytes):
-        """Also where these are no whole float32."""
         short, long = (
             treefold.choose_cross_device_ops(gpus(0, 1, 2), topology="ring:3", nbytes=n).predicted[STAR]
             for n in (nbytes, nbytes + 1)
@@ -120,7 +116,6 @@ class TestPredictedTimes:
 
 class TestChoice:
     def test_on_a_dgx1_is_its_trees(self):
-        """By predicted time, which is said of all that was compared, the quickest first."""
         choice = treefold.choose_cross_device_ops(gpus(*range(8)), topology="dgx1_v100")
         assert repr(choice.ops) == trees("dgx1_v100")
         times, about_nccl = choice.why.split("; ")
@@ -134,7 +129,6 @@ class TestChoice:
         assert f"{choice.ops!r}\n{times}; NcclAllReduce" in paper.replace(",\n", ", ")  # what is pasted there is so
 
     def test_unpacks_into_two(self):
-        """As ever; the times are beside."""
         choice = treefold.choose_cross_device_ops(gpus(0, 1), topology="ring:2")
         ops, why = choice
         assert (ops, why) == (choice.ops, choice.why) == (choice[0], choice[1])
@@ -172,7 +166,6 @@ class TestChoice:
         assert part.predicted["NcclAllReduce(num_packs=1)"] > 1.15 * part.predicted[trees("dgx1_v100")]
 
     def test_takes_a_name_a_path_or_a_topology(self, tmp_path):
-        """As ops do, and the ops that are chosen are planned for the same machine."""
         path = tmp_path / "machine.json"
         path.write_text(json.dumps(DGX1.to_json()))
         choices = [
@@ -183,7 +176,6 @@ class TestChoice:
         assert all(dict(choice.predicted) == dict(choices[0].predicted) for choice in choices)
 
     def test_reduces_what_it_was_made_for(self, fake):
-        """The ops work on arrays on these devices, and on others of the same machine."""
         ops, _ = treefold.choose_cross_device_ops(gpus(0, 1, 2), topology=DGX1)
         for devices in ((0, 1, 2), (4, 5, 6, 7)):
             value = PerReplica([fake.array(owned(r, (9,)), f"gpu:{d}") for r, d in enumerate(devices)])
@@ -191,7 +183,6 @@ class TestChoice:
                 assert np.array_equal(array.data, sum(owned(r, (9,)) for r in range(len(devices))))
 
     def test_on_one_device_or_the_host_needs_no_times(self):
-        """Nothing travels there."""
         same = treefold.choose_cross_device_ops(["gpu:1", "cuda:1"], topology=DGX1)
         assert same.why == "every replica is on gpu:1, where they meet without a copy"
         host = treefold.choose_cross_device_ops(["cpu:0", "cpu:1"])
@@ -201,8 +192,6 @@ class TestChoice:
         assert not host.predicted
 
     def test_without_scipy_is_among_the_others(self, monkeypatch):
-        """And says what is missing."""
-
         def missing(*_args, **_options):
             raise MissingExtraError("SciPy is not installed.")
 
@@ -215,7 +204,6 @@ class TestChoice:
 @pytest.mark.usefixtures("fake")
 class TestMeasuredLinks:
     def test_take_the_place_of_counting(self):
-        """The same devices, another choice once verify_links has spoken; and another for other links."""
         names = gpus(0, 1, 2)
         counted = treefold.choose_cross_device_ops(names)
         assert not counted.predicted
@@ -238,7 +226,6 @@ class TestMeasuredLinks:
         assert chosen == [STAR, PACKS]
 
     def test_price_the_plans_that_run(self):
-        """On the narrowest machine that explains the copies."""
         names = gpus(0, 1, 2, 3)
         links.use(copies(names, 12e9, 9e-6))
         choice = treefold.choose_cross_device_ops(names, nbytes=MIB)
@@ -250,7 +237,6 @@ class TestMeasuredLinks:
             )
 
     def test_of_a_pair_are_missing(self):
-        """Then the number of devices decides."""
         links.use(copies(gpus(0, 1)))
         assert treefold.choose_cross_device_ops(gpus(0, 1)).predicted
         assert not treefold.choose_cross_device_ops(gpus(0, 1, 2)).predicted
@@ -265,7 +251,6 @@ class TestMeasuredLinks:
         )
 
     def test_to_the_host_price_a_mixture(self):
-        """Without them one device it is."""
         mixed = ["cpu:0", "gpu:0", "gpu:1"]
         assert treefold.choose_cross_device_ops(mixed).why.startswith("cpu and gpu are mixed; one device meets every")
         links.use(copies(mixed, 12e9, 9e-6))
@@ -300,8 +285,6 @@ class TestMeasuredLinks:
 
     @pytest.mark.parametrize("error", [ParseError("no driver"), OSError("no /sys")])
     def test_need_nothing_of_the_system(self, monkeypatch, error):
-        """What cannot be discovered is done without."""
-
         def fails():
             raise error
 
@@ -311,7 +294,6 @@ class TestMeasuredLinks:
         assert treefold.choose_cross_device_ops(gpus(0, 1)).predicted
 
     def test_are_not_asked_where_there_is_a_topology(self):
-        """What is given is what is meant."""
         links.use(copies(gpus(0, 1), 1e9))
         assert "on ring:2" in treefold.choose_cross_device_ops(gpus(0, 1), topology="ring:2").why
 
@@ -319,7 +301,6 @@ class TestMeasuredLinks:
 class TestErrors:
     @pytest.mark.parametrize("nbytes", [0, -1, 1.5, True, "64M", None])
     def test_bytes_that_are_none(self, nbytes):
-        """The sentence says what it takes."""
         with pytest.raises(ArgumentError) as caught:
             treefold.choose_cross_device_ops(["cpu:0"], nbytes=nbytes)
         assert str(caught.value) == (
@@ -327,21 +308,17 @@ class TestErrors:
         )
 
     def test_devices_that_the_topology_does_not_have(self):
-        """They are named."""
         with pytest.raises(TopologyError, match=r"^There is no cpu:0, gpu:8 in this topology\. It has gpu:0, "):
             treefold.choose_cross_device_ops(["gpu:1", "cpu:0", "gpu:8"], topology=DGX1)
 
     def test_devices_that_the_topology_does_not_join(self):
-        """No way leads from one to the other but through a third."""
         with pytest.raises(TopologyError, match=r"^The machine is not connected: nothing leads from gpu:0 to gpu:5\."):
             treefold.choose_cross_device_ops(gpus(0, 5), topology=DGX1)
 
     def test_a_topology_that_is_none(self):
-        """As for ops."""
         with pytest.raises(ArgumentError, match=r"^topology is 8\. It takes a treefold\.Topology, the name of"):
             treefold.choose_cross_device_ops(gpus(0), topology=8)
 
     def test_devices_that_nothing_reports(self):
-        """Only a topology speaks for devices that are not here."""
         with pytest.raises(DeviceError, match=r"^No loaded framework reports a device gpu:0; loaded: NumPy"):
             treefold.choose_cross_device_ops(gpus(0, 1))

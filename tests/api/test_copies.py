@@ -34,7 +34,6 @@ OPS = [
 @pytest.mark.parametrize("ops", OPS, ids=repr)
 class TestOps:
     def test_reduce_like_what_they_were_copied_from(self, ops, make):
-        """Whether the original has been used before or not."""
         value = PerReplica([np.full(4, 2.0**r) for r in range(3)])
         pairs = [] if "topology" in repr(ops) else [(value, value)]
         for _ in range(3):
@@ -46,7 +45,6 @@ class TestOps:
 
 class TestDeepCopies:
     def test_leave_the_caches_behind(self):
-        """A copy knows no call and no plan."""
         ops = HierarchicalCopyAllReduce()
         value = PerReplica([np.ones(4)] * 2)
         ops.reduce("sum", value, value)
@@ -55,7 +53,6 @@ class TestDeepCopies:
         assert len(pickle.dumps(ops)) == len(pickle.dumps(HierarchicalCopyAllReduce()))
 
     def test_of_what_ops_take_and_give_are_equal_to_it(self):
-        """Options and machines, also when something was derived from them already; a choice with its prices."""
         machine = treefold.known_topology("dgx1_v100")
         assert len(machine.capacities) > 0
         choice = treefold.choose_cross_device_ops(machine.devices, topology=machine)

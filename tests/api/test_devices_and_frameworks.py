@@ -22,7 +22,6 @@ def fake():
 
 class TestFrameworks:
     def test_may_not_be_mixed_in_a_leaf(self, fake):
-        """One clear error that names the replicas."""
         value = PerReplica([{"w": np.zeros(3)}, {"w": fake.array(np.zeros(3), "gpu:0")}])
         sentence = (
             r"^Replica 1 has a fake array at \['w'\] where replica 0 has a NumPy array\. "
@@ -32,7 +31,6 @@ class TestFrameworks:
             OPS.reduce("sum", value, "cpu:0")
 
     def test_may_stand_side_by_side(self, fake):
-        """Leaves of two frameworks with the same devices are packed apart."""
         with additional_backend(FakeBackend(4)) as other:
             other.name = "another"
             value = PerReplica(
@@ -48,13 +46,11 @@ class TestFrameworks:
 
 class TestDevices:
     def test_of_arrays_are_their_own(self, fake):
-        """Arrays on real devices keep theirs, and results come in the order of the destinations."""
         value = PerReplica([fake.array(np.full(2, 2.0**r), f"gpu:{3 - r}") for r in range(4)])
         assert value.devices == ("gpu:3", "gpu:2", "gpu:1", "gpu:0")
         assert OPS.reduce("sum", value, ["gpu:1", "gpu:3"]).devices == ("gpu:1", "gpu:3")
 
     def test_may_not_be_contradicted(self, fake):
-        """What is said of an array must be so."""
         value = PerReplica([fake.array(np.zeros(3), "gpu:0")], devices=["gpu:1"])
         sentence = (
             r"^Replica 0 is said to be on gpu:1, but its array is on gpu:0\. "
@@ -64,14 +60,12 @@ class TestDevices:
             OPS.reduce("sum", value, value)
 
     def test_of_one_replica_are_one(self, fake):
-        """The arrays of a component must be together."""
         value = PerReplica([[fake.array(np.zeros(3), "gpu:0"), fake.array(np.zeros(3), "gpu:1")]])
         sentence = r"^Replica 0 has arrays on gpu:0 and gpu:1\. The arrays of one replica must be on one device"
         with pytest.raises(DeviceError, match=sentence):
             OPS.reduce("sum", value, "gpu:0")
 
     def test_must_exist(self, fake):
-        """gpu:9 is not gpu:0."""
         value = PerReplica([fake.array(np.zeros(3), "gpu:0")])
         with pytest.raises(DeviceError, match=r"^fake has no device gpu:9 here\."):
             OPS.reduce("sum", value, "gpu:9")
@@ -86,13 +80,11 @@ class TestDevices:
         ],
     )
     def test_are_given_ops_and_a_reason(self, devices, ops, why):
-        """choose_cross_device_ops says which, and why."""
         choice = treefold.choose_cross_device_ops(devices)
         assert type(choice.ops).__name__ == ops
         assert re.match(why, choice.why)
 
     def test_that_do_not_exist_have_no_ops(self):
-        """No framework that is loaded here reports a GPU."""
         with pytest.raises(DeviceError, match=r"^No loaded framework reports a device gpu:0; loaded: NumPy"):
             treefold.choose_cross_device_ops(["gpu:0"])
 

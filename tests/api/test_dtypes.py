@@ -19,7 +19,6 @@ def kind_of(dtype):
 class TestTable:
     @pytest.mark.parametrize("name", DTYPES)
     def test_agrees_with_numpy(self, name):
-        """Name, kind and width, of NumPy's own dtypes and of those of ml_dtypes."""
         dtype = dtypes.numpy_dtype(name)
         assert dtype == np.dtype(getattr(ml_dtypes, name, name))
         assert (dtype.name, 8 * dtype.itemsize, dtype.isbuiltin == 1) == (
@@ -30,21 +29,18 @@ class TestTable:
         assert DTYPES[name].kind == kind_of(dtype)
 
     def test_has_the_numbers_of_the_native_core(self):
-        """A dtype's row is its number there."""
         if native.HAS_NATIVE:
             assert {name: number for number, name in enumerate(dtypes.FOLDABLE)} == native.DTYPES
         assert tuple(DTYPES)[: len(dtypes.FOLDABLE)] == dtypes.FOLDABLE
 
     @pytest.mark.parametrize("name", dtypes.REDUCIBLE)
     def test_accumulators_hold_what_they_add(self, name):
-        """They are of the same kind and as wide or wider, and the mean of integers is a float."""
         accumulator, mean = DTYPES[DTYPES[name].accumulator], DTYPES[DTYPES[name].mean]
         assert accumulator.kind == DTYPES[name].kind
         assert accumulator.bits >= DTYPES[name].bits
         assert mean.name == name or (name in dtypes.INTEGERS and mean.kind == "float")
 
     def test_is_what_a_fold_goes_by(self):
-        """Wide, native, and by the op."""
         assert Fold(ReduceOp.SUM).accumulator_dtype("bfloat16") == "float32"
         assert Fold(ReduceOp.SUM, "native").accumulator_dtype("bfloat16") == "bfloat16"
         assert Fold(ReduceOp.SUM, "native").accumulator_dtype("uint8") == "uint64"
@@ -54,7 +50,6 @@ class TestTable:
         ]
 
     def test_gives_the_groups(self):
-        """Those that other rooms ask for by name."""
         assert dtypes.HALVES == ("float16", "bfloat16")
         assert dtypes.WIDE_INTEGERS == ("int64", "uint64")
         assert dtypes.REAL == {"complex64": "float32", "complex128": "float64"}

@@ -41,5 +41,4 @@ SENTENCES = [
 
 @pytest.mark.parametrize(("error", "sentence"), SENTENCES, ids=[sentence for _, sentence in SENTENCES])
 def test_sentences_are_these(error, sentence):
-    """Word for word, as users read them."""
     assert str(error) == sentence

@@ -42,23 +42,19 @@ def defined():
 
 class TestErrorTree:
     def test_has_every_exception_of_the_package(self):
-        """What is defined is drawn, and what is drawn is defined, once."""
         assert sorted(name for name, _, _ in defined()) == sorted(["TreefoldError", *(name for name, _, _ in drawn())])
 
     def test_is_in_one_place(self):
-        """Only the error that is TensorFlow's as well stands beside TensorFlow."""
         elsewhere = [name for name, _, file in defined() if not file.startswith("errors/")]
         assert elsewhere == ["ReplicaMismatchError"]
         assert set(errors.__all__) == {name for name, _, _ in defined()} - set(elsewhere)
 
     @pytest.mark.parametrize(("name", "parent", "kind"), [row for row in drawn() if row[0] in errors.__all__])
     def test_draws_the_parents(self, name, parent, kind):
-        """The error above, and Python's own error beside."""
         bases = [getattr(errors, parent), *([getattr(builtins, kind)] if kind else [])]
         assert getattr(errors, name).__bases__ == tuple(bases)
 
     def test_is_sorted(self):
-        """So that an error is found by its name, in the tree and in ``__all__``."""
         siblings = [name for name, parent, _ in drawn() if parent == "TreefoldError"]
         assert siblings == sorted(siblings)
         assert errors.__all__ == sorted(errors.__all__)

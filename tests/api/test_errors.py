@@ -9,13 +9,11 @@ HIERARCHICAL, ONE_DEVICE = HierarchicalCopyAllReduce(), ReductionToOneDevice()
 
 
 def per_replica(*values):
-    """Return values as one contribution each."""
     return PerReplica(list(values))
 
 
 class TestErrors:
     def test_of_callers_are_value_errors_as_in_tensorflow(self):
-        """All but arguments that do not go together, which are TypeErrors, and missing packages, ImportErrors."""
         kinds = [getattr(errors, name) for name in errors.__all__ if name != "TreefoldError"]
         assert {kind.__name__ for kind in kinds if issubclass(kind, TypeError)} == {"CallError"}
         missing = {kind.__name__ for kind in kinds if issubclass(kind, ImportError)}
@@ -41,7 +39,6 @@ class TestNothingIsHalfWritten:
         ],
     )
     def test_when_a_later_component_of_out_is_wrong(self, spoil):
-        """The first component stays as it was, whatever is wrong with the second."""
         value = per_replica(*({"a": np.full(5, 2.0**r), "b": np.full(3, 2.0**r)} for r in range(2)))
         out = [{"a": np.full(5, -1.0), "b": np.full(3, -1.0)} for _ in range(2)]
         spoil(out)
@@ -51,7 +48,6 @@ class TestNothingIsHalfWritten:
         assert (out[0]["b"] == -1).all()
 
     def test_when_a_later_pair_is_wrong(self):
-        """A batch is validated whole before any of it runs."""
         good, bad = per_replica(np.ones(2), np.ones(2)), per_replica(np.ones(2), np.ones(3))
         with pytest.raises(MismatchError, match=r"^Pair 1: Replica 1 has float64 \(3,\) where replica 0 has"):
             ONE_DEVICE.batch_reduce("sum", [(good, good), (bad, bad)], out=[good, bad])

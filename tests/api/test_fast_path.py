@@ -70,7 +70,6 @@ class TestTheFirstCall:
 
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_asks_each_array_once(self, framework, asked):
-        """For its backend, refusal, shape, device and memory; bare arrays are not flattened at all."""
         arrays = replicas(FRAMEWORKS[framework])
         value = PerReplica(arrays)
         HierarchicalCopyAllReduce().reduce("sum", value, value)
@@ -83,14 +82,12 @@ class TestTheFirstCall:
         assert not [question for question, _ in asked if question in {"backend_of", "flatten"}]
 
     def test_asks_each_array_once_in_place(self, asked):
-        """The values, their destinations and ``out`` are the same arrays."""
         arrays = replicas(np.array)
         value = PerReplica(arrays)
         HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
         assert max(asked.values()) == 1
 
     def test_flattens_each_component_once(self, asked):
-        """Trees are flattened once each, and their arrays are asked once."""
         arrays = replicas(np.array)
         trees = [{"a": array, "b": [array[:2].copy()]} for array in arrays]
         value = PerReplica(trees)
@@ -99,7 +96,6 @@ class TestTheFirstCall:
         assert max(asked.values()) == 1
 
     def test_asks_strided_arrays_once(self, asked):
-        """What makes no row is read leaf by leaf, once too."""
         arrays = [np.repeat(array, 2)[::2] for array in replicas(np.array)]
         value = PerReplica(arrays)
         assert (HierarchicalCopyAllReduce().reduce("sum", value, value)[0] == 255).all()
@@ -116,7 +112,6 @@ class TestTheSecondCall:
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     @pytest.mark.parametrize("op", ["sum", "mean", ReduceOp.MAX])
     def test_into_new_results(self, framework, op, slow_calls):
-        """Whatever framework, and whether it was seen before."""
         ops = HierarchicalCopyAllReduce()
         for _ in range(2):
             value = PerReplica(replicas(FRAMEWORKS[framework]))
@@ -127,7 +122,6 @@ class TestTheSecondCall:
 
     @pytest.mark.parametrize("framework", MUTABLE)
     def test_in_place(self, framework, slow_calls):
-        """The value itself is ``out``, or another value of the same arrays."""
         ops = HierarchicalCopyAllReduce()
         for other in (False, True):
             slow_calls.clear()
@@ -141,7 +135,6 @@ class TestTheSecondCall:
 
     @pytest.mark.parametrize("framework", MUTABLE)
     def test_into_given_arrays(self, framework, slow_calls):
-        """The contributions stay as they were."""
         ops, make = HierarchicalCopyAllReduce(), FRAMEWORKS[framework]
         for _ in range(2):
             value, out = PerReplica(replicas(make)), PerReplica(replicas(make))
@@ -152,7 +145,6 @@ class TestTheSecondCall:
 
     @pytest.mark.parametrize("destinations", ["cpu:3", ("cpu:0", "cpu:1"), ["cpu:1", "cpu:0"]])
     def test_with_named_destinations(self, destinations, slow_calls):
-        """A name, a tuple or a list of them."""
         ops = ReductionToOneDevice()
         for _ in range(2):
             result = ops.reduce("sum", PerReplica(replicas(np.array)), destinations)
@@ -160,7 +152,6 @@ class TestTheSecondCall:
         assert result.devices == ((destinations,) if isinstance(destinations, str) else tuple(destinations))
 
     def test_by_the_short_form(self, slow_calls):
-        """``all_reduce`` takes plain lists."""
         for _ in range(3):
             made = treefold.all_reduce(replicas(np.array, "float32", 1237))
         assert len(slow_calls) <= 1
@@ -168,7 +159,6 @@ class TestTheSecondCall:
 
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_of_a_batch(self, framework, slow_calls):
-        """Pairs of arrays and of trees."""
         ops, make = HierarchicalCopyAllReduce(), FRAMEWORKS[framework]
         for _ in range(2):
             flat = PerReplica(replicas(make))
@@ -179,7 +169,6 @@ class TestTheSecondCall:
         assert (np.asarray(tree[0]["b"][0]) == 255).all()
 
     def test_of_contributions_that_are_one_array(self, slow_calls):
-        """New results may be made of memory that is read twice."""
         ops, array = HierarchicalCopyAllReduce(), np.full(5, 3.0)
         for _ in range(2):
             assert (ops.reduce("sum", PerReplica([array, array]), "cpu:0")[0] == 6).all()
@@ -187,7 +176,6 @@ class TestTheSecondCall:
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "complex64", "bool"])
     def test_of_tensors_of_any_dtype(self, dtype, slow_calls):
-        """The same bits as by the slow path, in place."""
         kind, ops = getattr(torch, dtype), HierarchicalCopyAllReduce()
         for _ in range(2):
             tensors = [torch.tensor([1, 0, 1]).to(kind) for _ in range(3)]
@@ -224,7 +212,6 @@ def locked():
 
 
 def twice():
-    """Return an array given twice."""
     array = np.ones(6, "float32")
     return [array, array]
 
@@ -270,7 +257,6 @@ class TestHostileArrays:
 
     @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
     def test_in_place_are_refused_as_by_a_first_call(self, make, ops):
-        """With the same sentence, and nothing is written."""
         sentences = []
         for made in (HierarchicalCopyAllReduce(), ops):
             arrays = make()
@@ -302,7 +288,6 @@ class TestHostileArrays:
         ],
     )
     def test_into_new_results_are_right(self, make, ops):
-        """What can be read is reduced, whatever its layout."""
         arrays = make()
         result = ops.reduce("sum", PerReplica(arrays), "cpu:0")[0]
         np.testing.assert_array_equal(
@@ -310,7 +295,6 @@ class TestHostileArrays:
         )
 
     def test_tensors_of_inference_are_written(self, ops):
-        """They have no version counters; those of the others count."""
         with torch.inference_mode():
             tensors = [torch.ones(6)]
         tensors.append(torch.ones(6))
@@ -320,7 +304,6 @@ class TestHostileArrays:
         assert tensors[1]._version == 1
 
     def test_writes_are_counted(self, ops):
-        """A backward pass that needs what was there says so, also after a recognised call."""
         tensors = [torch.ones(6), torch.ones(6)]
         needed = torch.ones(6, requires_grad=True) * tensors[0]
         value = PerReplica(tensors)
@@ -330,7 +313,6 @@ class TestHostileArrays:
             needed.sum().backward()
 
     def test_leaves_of_autograd_are_taken(self, ops, slow_calls):
-        """Parameters are plain tensors with a gradient; results have none."""
         for _ in range(2):
             value = PerReplica([torch.nn.Parameter(torch.ones(6)), torch.ones(6).requires_grad_()])
             [made, _] = ops.reduce("sum", value, value)
@@ -346,14 +328,12 @@ class TestHostileArrays:
             )
 
     def test_a_deleted_array_is_refused(self, ops):
-        """JAX's arrays may be gone."""
         arrays = [jnp.ones(6), jnp.ones(6)]
         arrays[1].delete()
         with pytest.raises(ValueError, match="deleted or donated"):
             ops.reduce("sum", PerReplica(arrays), "cpu:0")
 
     def test_jax_may_change_its_mind_about_wide_results(self):
-        """The MEAN of integers is float64 only while JAX has it, however often it was computed."""
         import jax  # noqa: PLC0415
 
         ops, dtypes = ReductionToOneDevice(), []

@@ -18,21 +18,18 @@ class TestAccumulator:
     @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
     @pytest.mark.parametrize("op", SUMS)
     def test_of_floats_is_wide_unless_asked_otherwise(self, op, dtype):
-        """The next wider dtype by default, their own with ``accumulate="native"``."""
         assert Fold(op).accumulator_dtype(dtype) == WIDE.get(dtype, dtype)
         assert Fold(op, "native").accumulator_dtype(dtype) == dtype
 
     @pytest.mark.parametrize("dtype", INTEGERS)
     @pytest.mark.parametrize("op", SUMS)
     def test_of_integers_has_64_bits(self, op, dtype):
-        """Signed or not as they are, either way."""
         for accumulate in ("exact", "native"):
             assert Fold(op, accumulate).accumulator_dtype(dtype) == ("uint64" if dtype[0] == "u" else "int64")
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
     @pytest.mark.parametrize("op", EXTREMES)
     def test_of_extremes_is_the_dtype(self, op, dtype):
-        """Nothing is rounded by a comparison."""
         assert Fold(op).accumulator_dtype(dtype) == dtype
 
 
@@ -47,13 +44,11 @@ class TestPartial:
     @pytest.mark.parametrize("dtype", REDUCIBLE)
     @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PRODUCT])
     def test_of_a_sum_travels_as_it_is(self, op, dtype):
-        """Integers wrap in the end anyway; only 16-bit floats travel as float32."""
         expected = {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
         assert Fold(op).partial_dtype(dtype) == expected
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_of_a_native_sum_is_native(self, dtype):
-        """So are extremes."""
         assert Fold(ReduceOp.SUM, "native").partial_dtype(dtype) == dtype
         assert Fold(ReduceOp.MAX).partial_dtype(dtype) == dtype
 
@@ -61,7 +56,6 @@ class TestPartial:
 class TestResult:
     @pytest.mark.parametrize("dtype", REDUCIBLE)
     def test_is_the_dtype_but_for_means_of_integers(self, dtype):
-        """float32 for those of 8 and 16 bits, float64 for the others, as TensorFlow divides."""
         small = dtype.endswith(("int8", "int16"))
         mean = dtype if dtype not in INTEGERS else "float32" if small else "float64"
         assert Fold(ReduceOp.MEAN).result_dtype(dtype) == mean
@@ -71,7 +65,6 @@ class TestResult:
 class TestMeaning:
     @pytest.mark.parametrize("op", list(ReduceOp))
     def test_is_refused_where_there_is_none(self, op):
-        """Booleans have extremes only, complex numbers all but them, and strings nothing."""
         for dtype, has_meaning in [
             ("bool", op in EXTREMES),
             ("complex64", op not in EXTREMES),
@@ -97,11 +90,9 @@ class TestWeights:
         ("weights", "are_long"), [((3, 7), False), ((2**53 - 1, 2**900), False), ((2**53 + 1, 2), True)]
     )
     def test_of_many_bits_are_known(self, weights, are_long):
-        """Factors of two do not count."""
         assert Fold(ReduceOp.MEAN, weights=weights).are_weights_long == are_long
 
     def test_are_none_by_default(self):
-        """As is the function in place of the fold; and sums are exact."""
         fold = Fold(ReduceOp.MEAN)
         assert (fold.accumulate, fold.weights, fold.accumulation_fn) == ("exact", None, None)
 

@@ -56,7 +56,6 @@ class TestWords:
         ],
     )
     def test_are_words(self, call, begin, value):
-        """Arrays compare element by element, and are no word whatever they hold."""
         with pytest.raises(ArgumentError, match=f"^{begin}"):
             call(value)
 
@@ -77,7 +76,6 @@ class TestNumbers:
         ],
     )
     def test_of_thousands_of_digits_are_not_written_out(self, call, sentence):
-        """Python refuses to; the sentence says what they are."""
         with pytest.raises(ArgumentError, match=f"^{re.escape(sentence)}"):
             call()
 
@@ -87,13 +85,11 @@ class TestShapes:
         ("make", "shape"), [(plan_of, None), *((make, shape) for make in (plan_of, sum_of_rows) for shape in SHAPES)]
     )
     def test_that_no_array_has_are_refused(self, make, shape):
-        """Unknown, negative or fractional lengths, and more elements than there is memory."""
         sentence = r"^A shape is .+\. It takes a tuple of whole numbers, 0 or more, one for each axis\.$"
         with pytest.raises(ArgumentError, match=sentence):
             make(shape)
 
     def test_may_be_of_any_whole_numbers(self):
-        """NumPy's, for instance."""
         assert plan_of(np.array([2, 3])) == plan_of((2, 3))
         assert sum_of_rows(np.array([4, 2]))[0].values.shape == (4, 2)
 
@@ -103,27 +99,23 @@ class TestLists:
         "pairs", [np.array(1.0), PAIR, {(1.0, "cpu:0")}, {1: "cpu:0"}, 3, "ab"], ids=lambda v: type(v).__name__
     )
     def test_of_pairs_are_in_an_order(self, pairs):
-        """Which result is whose would be a guess."""
         with pytest.raises(ArgumentError, match=r"^value_destination_pairs is .+\. It takes a sequence of"):
             OPS.batch_reduce("sum", pairs)
 
     @pytest.mark.parametrize("devices", [3, None, object(), len], ids=lambda v: type(v).__name__)
     def test_of_devices_to_choose_for_are_names(self, devices):
-        """One name, or several."""
         with pytest.raises(ArgumentError, match=r"^The destination is .+\. It takes a device \(a name, "):
             choose_cross_device_ops(devices)
 
 
 class TestPaths:
     def test_that_no_file_can_have_are_refused(self):
-        """Half a character is in no file's name."""
         with pytest.raises(ParseError, match=r"^There is no file "):
             treefold.load_topology("\ud800")
 
 
 class TestBareValues:
     def test_count_as_one_replica(self):
-        """A number, an array, or for a plan what only has a shape and a dtype."""
         assert OPS.reduce("sum", 3.0, "cpu:0")[0] == 3.0
         assert OPS.reduce("sum", PAIR, "cpu:1")[0].tolist() == [1.0, 1.0]
         assert OPS.plan(Shaped((4,)), "cpu:0").leaves == OPS.plan(np.ones(4, np.float32), "cpu:0").leaves
@@ -131,14 +123,12 @@ class TestBareValues:
 
 class TestPlan:
     def test_of_two_pairs_says_which_leaf_is_whose(self):
-        """By the pair's number, which one pair alone does not need."""
         value = PerReplica([PAIR, PAIR])
         assert OPS.plan([(value, value)]).paths == ("",)
         assert OPS.plan([(value, value)] * 2).paths == ("[0]", "[1]")
 
     @pytest.mark.parametrize("missing", ["shape", "dtype"])
     def test_of_what_has_no_shape_or_no_dtype_is_refused(self, missing):
-        """Both are needed; one alone is no array."""
         value = Shaped((2,))
         delattr(value, missing)
         for given in (value, PerReplica([value, value])):

@@ -38,7 +38,6 @@ print(count)
 class TestReduce:
     @pytest.mark.parametrize("ops", ["ReductionToOneDevice()", 'HierarchicalCopyAllReduce("auto")'])
     def test_may_be_called_by_what_interrupts_it(self, ops):
-        """A call that interrupts another one in the same thread, with the same ops, waits for no lock of it."""
         made = subprocess.run(  # noqa: S603 - our own program
             [sys.executable, "-c", PROGRAM.format(ops=ops)], capture_output=True, text=True, timeout=120, check=False
         )

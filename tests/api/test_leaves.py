@@ -33,7 +33,6 @@ class Shapeless:
 
 class TestFlatten:
     def test_flattens_dataclasses(self):
-        """By their fields, in order."""
         assert flatten(Pair(1.0, Pair(2.0, 3.0)))[0] == [1.0, 2.0, 3.0]
 
     @pytest.mark.parametrize("leaf", [Shaped((3,)), Shapeless(1.0)], ids=["its own", "its class's"])
@@ -50,7 +49,6 @@ class TestShapesAlone:
         assert {buffer.length for buffer in plan.buffers} == {3 << 40}
 
     def test_of_more_elements_than_an_array_can_have_are_refused(self):
-        """No address reaches them."""
         huge = SimpleNamespace(shape=(1 << 62, 2), dtype="float32")
         with pytest.raises(ArgumentError):
             ReductionToOneDevice().plan(PerReplica([huge, huge]), "cpu:0")

@@ -39,11 +39,9 @@ class TestAllReduce:
         assert all((result == 1 + 999 * 500).all() for result in results)
 
     def test_costs_what_the_replicas_cost(self):
-        """The first call grows with the number of replicas and not with its square."""
         assert first_call(1200) < 2.2 * first_call(600)
 
     def test_plans_no_packs_that_nobody_walks(self):
-        """On host memory a plan has one fold and a copy for each further result."""
         values = PerReplica([np.full(4, r) for r in range(300)])
         plan = HierarchicalCopyAllReduce("auto").plan(values, values)
         assert sum(len(step.actions) for step in plan.steps) == 300
@@ -53,7 +51,6 @@ class TestAllReduce:
 class TestPlan:
     @pytest.mark.parametrize("ops", [ReductionToOneDevice(), HierarchicalCopyAllReduce(2)], ids=repr)
     def test_of_many_devices_costs_what_its_actions_cost(self, ops):
-        """A plan that is walked is made and proved in time linear in its actions."""
         costs = []
         for count in (100, 200):
             value = PerReplica([np.zeros(8)] * count)

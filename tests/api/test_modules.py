@@ -42,7 +42,6 @@ def imports(path):
 
 class TestModules:
     def test_are_attributes_of_their_packages(self):
-        """No module is hidden by a function of its name: ``getattr`` and ``import`` agree."""
         hidden = set()
         for name in MODULES:
             package, _, own = name.rpartition(".")
@@ -55,7 +54,6 @@ class TestModules:
             assert getattr(sys.modules[package], own) is module
 
     def test_import_in_no_circle(self):
-        """Modules can be read from the bottom up, each after what it imports."""
         waiting = {name: imports(path) - {name} for name, path in MODULES.items()}
         while ready := {name for name, others in waiting.items() if not others & waiting.keys()}:
             waiting = {name: others for name, others in waiting.items() if name not in ready}

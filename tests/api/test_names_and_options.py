@@ -20,23 +20,19 @@ from treefold.reduce_op import _OTHER_NAMES
 
 class TestReduceOp:
     def test_has_five_members(self):
-        """SUM and MEAN as in TensorFlow, and the three that it lacks."""
         assert [op.name for op in ReduceOp] == ["SUM", "MEAN", "MIN", "MAX", "PRODUCT"]
 
     @pytest.mark.parametrize("name", ["MEAN", "mean", "Mean", "avg", "AVERAGE"])
     def test_is_found_by_name_in_any_case(self, name):
-        """Methods take names as strings, the words of NCCL and Horovod included."""
         assert ReduceOp(name) is ReduceOp.MEAN
 
     def test_is_found_by_another_library_s_enum(self):
-        """tf.distribute.ReduceOp.SUM is an enum with the value "SUM"."""
         theirs = enum.Enum("ReduceOp", {"SUM": "SUM"})
         assert ReduceOp.parse(theirs.SUM) is ReduceOp.SUM
 
 
 class TestReduceOpLike:
     def test_has_every_name_in_lower_case(self):
-        """What type checkers accept is what the library knows, and the other way round."""
         op, names = typing.get_args(ReduceOpLike)[0], typing.get_args(ReduceOpLike)[1:]
         assert op is ReduceOp
         names = typing.get_args(names[0])
@@ -64,7 +60,6 @@ class TestDeviceNames:
         ],
     )
     def test_mean_what_they_say(self, name, short):
-        """Every spelling that users bring has one short form."""
         assert canonical_device(name) == short
 
     @pytest.mark.parametrize(
@@ -87,7 +82,6 @@ class TestDeviceNames:
         ],
     )
     def test_that_mean_nothing_are_refused(self, name):
-        """What does not parse is an error that shows the spellings."""
         sentence = (
             rf"^{name!r} is no device name\. Write "
             r'"cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or "/job:localhost/replica:0/task:0/device:GPU:1"\.$'
@@ -110,7 +104,6 @@ class TestDeviceNames:
         ids=lambda value: str(value)[:20],
     )
     def test_that_are_no_names_are_refused(self, name, shown):
-        """However long, and whatever they are; the sentence stays short."""
         with pytest.raises(DeviceError, match=rf"^{re.escape(shown)} is no device name\. Write "):
             canonical_device(name)
 
@@ -134,7 +127,6 @@ class TestDeviceNames:
 
     @pytest.mark.parametrize("name", ["2/gpu:0", "/job:worker/task:2/device:GPU:0"])
     def test_with_a_rank_need_a_group(self, name):
-        """Until there is one, a call takes devices of its own process, and says how to write them."""
         sentence = (
             rf"^'{name}' is a device of rank 2, and ranks need a group of processes, which this call does not have\. "
             r'Names without a rank mean devices of this process: write "gpu:0" for its own\.$'
@@ -149,7 +141,6 @@ class TestDeviceNames:
                 call()
 
     def test_become_those_of_frameworks(self):
-        """In one place, whatever the spelling."""
         assert [torch_device(name) for name in ("gpu:1", "CUDA:1", "cpu:3", "mps:0")] == [
             "cuda:1",
             "cuda:1",
@@ -162,7 +153,6 @@ class TestDeviceNames:
 
     @pytest.mark.parametrize("devices", [3, {"cpu:0"}, {"cpu:0": 1}, b"cpu:0", iter(["cpu:0"])])
     def test_of_components_are_a_list_or_a_tuple(self, devices):
-        """Or one name, for one value."""
         with pytest.raises(
             ArgumentError, match=r"^PerReplica got devices=.+\. It takes a list or tuple of device names"
         ):
@@ -172,14 +162,12 @@ class TestDeviceNames:
 
 class TestCommunicationOptions:
     def test_defaults_ask_for_nothing(self):
-        """The default options are TensorFlow's."""
         options = CommunicationOptions()
         assert (options.bytes_per_pack, options.timeout_seconds) == (0, None)
         assert options.implementation is CommunicationImplementation.AUTO
 
     @pytest.mark.parametrize("name", ["NCCL", "nccl", CommunicationImplementation.NCCL])
     def test_take_the_implementation_by_name(self, name):
-        """As in TensorFlow, names are taken in any case."""
         assert CommunicationOptions(implementation=name).implementation is CommunicationImplementation.NCCL
 
     def test_have_an_older_name(self):
@@ -189,7 +177,6 @@ class TestCommunicationOptions:
 
     @pytest.mark.parametrize("value", [-1, 1.5, True, "1", None])
     def test_refuse_bytes_that_are_no_count(self, value):
-        """TensorFlow stores 1.5; here it is an error."""
         with pytest.raises(
             ValueError,
             match=r"^bytes_per_pack is .+\. It takes a whole number of bytes; 0 leaves packing to num_packs\.$",
@@ -198,6 +185,5 @@ class TestCommunicationOptions:
 
     @pytest.mark.parametrize("value", [0, -1, True, "1", float("inf"), float("nan")])
     def test_refuse_seconds_that_are_no_time(self, value):
-        """A time-out is a positive number."""
         with pytest.raises(ValueError, match=r"^timeout_seconds is .+\. It takes a number of seconds above 0, or None"):
             CommunicationOptions(timeout_seconds=value)

@@ -40,7 +40,6 @@ def ops(request):
 class TestReduce:
     @pytest.mark.parametrize("count", range(1, 10))
     def test_adds_every_replica_exactly_once(self, ops, count):
-        """Odd counts too: three replicas bring 1, 2 and 4, and the sum is 7."""
         value = owned(count)
         total = ops.reduce(ReduceOp.SUM, value, value)
         assert len(total) == count
@@ -51,7 +50,6 @@ class TestReduce:
         ("op", "expected"), [("sum", 7), ("mean", 7 / 3), ("min", 1), ("max", 4), ("product", 8), (ReduceOp.MAX, 4)]
     )
     def test_takes_every_op(self, ops, op, expected):
-        """All five ops, by member or by name."""
         assert ops.reduce(op, PerReplica([1.0, 2.0, 4.0]), "cpu:0")[0] == expected
 
     @pytest.mark.parametrize(
@@ -68,31 +66,26 @@ class TestReduce:
         ],
     )
     def test_takes_every_form_of_destination(self, ops, destinations, devices):
-        """The result's components stand in the order of the destination."""
         total = ops.reduce("sum", owned(3), destinations)
         assert total.devices == devices
         assert all(np.array_equal(component, 7 * np.arange(1, 6)) for component in total)
 
     def test_always_gives_mirrored(self, ops):
-        """One destination is a Mirrored of one, as TensorFlow's documentation says."""
         assert isinstance(ops.reduce("sum", owned(2), "cpu:0"), treefold.Mirrored)
 
     def test_counts_a_bare_array_as_one_replica(self, ops):
-        """An array that is not distributed is its own sum."""
         array = np.array([1.0, 2.0])
         total = ops.reduce("mean", array, ["cpu:0", "cpu:1"])
         assert np.array_equal(total[1], array)
         assert not np.shares_memory(total[0], array)
 
     def test_gives_every_destination_its_own_memory(self, ops):
-        """Components alias neither each other nor an input, not even where there is only one value."""
         value = owned(1)
         total = ops.reduce("sum", value, ["cpu:0", "cpu:1"])
         assert not np.shares_memory(total[0], total[1])
         assert not np.shares_memory(total[0], value[0])
 
     def test_tells_which_plan_ran(self, ops):
-        """The plan is returned, not logged."""
         value = owned(3)
         assert ops.reduce("sum", value, value).plan == ops.plan(value, value)
 
@@ -102,7 +95,6 @@ class TestReduce:
         assert ops.reduce("mean", value, "cpu:0", weights=[1, 3, 0])[0] == 1.75
 
     def test_is_safe_to_call_from_many_threads(self, ops):
-        """Eight threads share one object and its cache of plans."""
         wrong = []
 
         def work(seed):
@@ -122,7 +114,6 @@ class TestReduce:
 
 class TestOut:
     def test_in_place_gives_what_new_arrays_would(self, ops):
-        """``out=value`` writes each replica's result over its contribution."""
         value, same = owned(3), owned(3)
         expected = ops.reduce("mean", same, same)
         result = ops.reduce("mean", value, value, out=value)
@@ -130,26 +121,22 @@ class TestOut:
         assert all(np.array_equal(component, e) for component, e in zip(value, expected, strict=True))
 
     def test_takes_given_arrays(self, ops):
-        """Any writable arrays of the right shape and dtype, strided ones too."""
         value, given = owned(2), PerReplica([np.zeros(10, np.float32)[::2], np.zeros(5, np.float32)])
         ops.reduce("sum", value, value, out=given)
         assert all(np.array_equal(component, 3 * np.arange(1, 6)) for component in given)
 
     def test_takes_one_array_for_one_destination(self, ops):
-        """A single result needs no PerReplica around it."""
         given = np.zeros(5, np.float32)
         ops.reduce("sum", owned(2), "cpu:4", out=given)
         assert np.array_equal(given, 3 * np.arange(1, 6))
 
     def test_of_a_batch_has_one_entry_per_pair(self, ops):
-        """``out`` of batch_reduce is a list."""
         a, b = owned(2), owned(2, (3,), np.int32)
         ops.batch_reduce("sum", [(a, a), (b, b)], out=[a, b])
         assert np.array_equal(a[1], 3 * np.arange(1, 6))
         assert np.array_equal(b[0], 3 * np.arange(1, 4))
 
     def test_in_a_list_is_refused_whatever_the_number_of_destinations(self, ops):
-        """A list is a pytree; components stand in a PerReplica."""
         for destinations, count in (("cpu:0", 1), (["cpu:0", "cpu:1"], 2)):
             out = [np.zeros(5, np.float32) for _ in range(count)]
             with pytest.raises(
@@ -158,7 +145,6 @@ class TestOut:
                 ops.reduce("sum", owned(2), destinations, out=out)
 
     def test_as_one_array_is_refused_for_several_destinations(self, ops):
-        """One array cannot take two results."""
         with pytest.raises(
             OutputError, match=r"^out is an ndarray\. It takes a PerReplica or Mirrored with a component"
         ):
@@ -166,21 +152,18 @@ class TestOut:
 
     @pytest.mark.parametrize("out", [np.zeros((2, 5), np.float32), PerReplica([np.zeros(5, np.float32)] * 2), {}])
     def test_of_a_batch_that_is_no_list_is_refused(self, ops, out):
-        """Even where it has as many components as there are pairs."""
         value = owned(2)
         with pytest.raises(OutputError, match=r"^out is .+\. It takes a list with one entry per pair, 2 here\."):
             ops.batch_reduce("sum", [(value, "cpu:0"), (value, "cpu:0")], out=out)
 
     @pytest.mark.parametrize(("entries", "got"), [(0, "0 entries"), (1, "1 entry"), (3, "3 entries")])
     def test_of_a_batch_with_another_number_of_entries_is_refused(self, ops, entries, got):
-        """And nothing is written."""
         value, out = owned(2), [np.zeros(5, np.float32) for _ in range(entries)]
         with pytest.raises(OutputError, match=f"^out has {got} for 2 pairs. Give one entry for each. Nothing was"):
             ops.batch_reduce("sum", [(value, "cpu:0"), (value, "cpu:0")], out=out)
         assert not any(array.any() for array in out)
 
     def test_is_untouched_when_a_callback_fails(self):
-        """Nothing is written before everything is known."""
         value = PerReplica([{"a": np.ones(2), "b": np.ones(3)}, {"a": np.ones(2), "b": np.ones(3)}])
 
         def fails_on_b(arrays):
@@ -200,13 +183,11 @@ class TestBatchReduce:
 
     @pytest.mark.parametrize("kind", [list, tuple, iter, lambda pairs: (pair for pair in pairs)])
     def test_takes_any_iterable_of_pairs(self, ops, kind):
-        """Lists, tuples, iterators and generators."""
         value = owned(2)
         assert len(ops.batch_reduce("sum", kind([(value, value), (value, "cpu:0")]))) == 2
 
     @pytest.mark.parametrize("num_packs", [0, 1, 2, 3, 20, "auto"])
     def test_mixes_dtypes_sparse_and_empty_values_in_order(self, num_packs):
-        """float32, float16, int32, sparse and 0-size values in one batch come back right and in order."""
         ops = HierarchicalCopyAllReduce(num_packs)
         rows = PerReplica([IndexedSlices(np.full((1, 2), 2.0**r), np.array([r])) for r in range(3)])
         batch = [
@@ -226,14 +207,12 @@ class TestBatchReduce:
                 assert np.array_equal(result[1], 7 * value[0])
 
     def test_takes_other_destinations_for_each_pair(self, ops):
-        """Pairs whose destinations are other devices are reduced by themselves."""
         value = owned(3)
         all_of_them, one, two = ops.batch_reduce("sum", [(value, value), (value, "cpu:8"), (value, ["cpu:2", "cpu:8"])])
         assert (all_of_them.devices, one.devices, two.devices) == (value.devices, ("cpu:8",), ("cpu:2", "cpu:8"))
         assert all(np.array_equal(m[0], 7 * np.arange(1, 6)) for m in (all_of_them, one, two))
 
     def test_takes_values_with_different_numbers_of_replicas(self, ops):
-        """Every pair is divided by its own number of contributions."""
         two, three = owned(2), owned(3)
         means = ops.batch_reduce("mean", [(two, "cpu:0"), (three, "cpu:0")])
         assert (means[0][0][0], means[1][0][0]) == (np.float32(1.5), np.float32(7 / 3))
@@ -241,7 +220,6 @@ class TestBatchReduce:
 
 class TestBroadcastAndGather:
     def test_broadcast_copies_any_structure(self, ops):
-        """Arrays of any dtype, numbers, sparse rows and None go to every destination, in fresh memory."""
         tree = {"a": np.array(["x", "y"]), "b": IndexedSlices(np.ones((1, 2)), np.array([3])), "c": None, "d": 4}
         copies = ops.broadcast(tree, ["cpu:0", "cpu:3"])
         assert copies.devices == ("cpu:0", "cpu:3")
@@ -251,7 +229,6 @@ class TestBroadcastAndGather:
 
     @pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
     def test_gather_lays_values_behind_each_other(self, ops, axis):
-        """Shapes may differ along the axis; the result is that of NumPy's concatenate."""
         shapes = [[2, 3, 4] for _ in range(3)]
         for replica, shape in enumerate(shapes):
             shape[axis] = replica
@@ -261,15 +238,12 @@ class TestBroadcastAndGather:
         assert np.array_equal(gathered[1], np.concatenate(arrays, axis))
 
     def test_gather_takes_any_dtype(self, ops):
-        """Nothing is computed, so bool and strings are fine."""
         gathered = ops.gather(PerReplica([np.array([True]), np.array([False])]), "cpu:0", 0)
         assert gathered[0].tolist() == [True, False]
 
 
 class TestPlan:
     def test_takes_shapes_for_arrays(self, ops):
-        """Anything with a shape and a dtype can be planned."""
-
         class Shape:
             shape, dtype = (5,), np.dtype("float32")
 
@@ -277,19 +251,16 @@ class TestPlan:
         assert ops.plan(shapes, shapes) == ops.plan(owned(3), owned(3))
 
     def test_takes_a_list_of_pairs(self, ops):
-        """The plan of a batch is the plan that batch_reduce runs."""
         pairs = [(owned(3), owned(3)), (owned(2), "cpu:0")]
         assert ops.plan(pairs) == ops.batch_reduce("sum", pairs)[0].plan
 
     def test_serves_every_op_and_bool(self, ops):
-        """A plan says where values move, not what is done to them."""
         flags = PerReplica([np.array([True]), np.array([False])])
         assert ops.plan(flags, flags) == ops.reduce("max", flags, flags).plan
 
 
 class TestReductionToOneDevice:
     def test_reduces_where_it_is_told(self):
-        """``reduce_to_device`` appears in the plan; without it, the first destination does."""
         value = owned(3)
         told = ReductionToOneDevice("cpu:7").plan(value, ["cpu:1", "cpu:2"], walked=True)
         assert {hop.target for hop in told.hops if hop.step == 1} == {"cpu:7"}
@@ -297,7 +268,6 @@ class TestReductionToOneDevice:
         assert {hop.target for hop in first.hops if hop.step == 1} == {"cpu:1"}
 
     def test_calls_accumulation_fn_once_per_array(self):
-        """It gets the list of the replicas' arrays, read-only; MEAN divides afterwards."""
         calls = []
 
         def keep_first(arrays):
@@ -312,7 +282,6 @@ class TestReductionToOneDevice:
         assert not np.shares_memory(mean[0]["a"], value[0]["a"])
 
     def test_concatenates_sparse_rows_without_accumulation_fn(self):
-        """accumulation_fn is for dense arrays, as in TensorFlow."""
         rows = PerReplica([IndexedSlices(np.full((1, 2), 2.0**r), np.array([r])) for r in range(2)])
         ops = ReductionToOneDevice(accumulation_fn=pytest.fail)
         assert np.array_equal(ops.reduce("sum", rows, "cpu:0")[0].values, [[1, 1], [2, 2]])
@@ -320,7 +289,6 @@ class TestReductionToOneDevice:
 
 class TestNcclAllReduce:
     def test_says_that_it_falls_back(self):
-        """The plan has a note; on host memory there is nothing to warn about."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             plan = NcclAllReduce().reduce("sum", owned(2), owned(2)).plan
@@ -340,14 +308,12 @@ class TestOptions:
         assert ReductionToOneDevice().plan(batch, options=more, walked=True).num_packs == 2
 
     def test_hints_are_their_older_name(self, ops):
-        """experimental_hints= is taken as options."""
         hints = treefold.CollectiveHints(bytes_per_pack=8)
         assert ops.reduce("sum", owned(2), "cpu:0", experimental_hints=hints)[0][0] == 3
 
 
 class TestChoice:
     def test_says_what_and_why(self):
-        """On host memory every plan is one pass."""
         ops, why = treefold.choose_cross_device_ops(["cpu:0", "/cpu:1"])
         assert isinstance(ops, ReductionToOneDevice)
         assert why == "all devices share host memory, where every plan is one pass in replica order"

@@ -54,7 +54,6 @@ class TestOut:
     @pytest.mark.parametrize("make", OVERLAPPING.values(), ids=OVERLAPPING)
     @pytest.mark.parametrize("ops", [HierarchicalCopyAllReduce(), OPS], ids=str)
     def test_whose_elements_share_memory_is_refused(self, make, ops):
-        """They cannot hold results that differ; the array stays as it was."""
         out = make()
         before = out.copy()
         with pytest.raises(OutputError, match=f"^{re.escape(REFUSAL.format(out.shape))}$"):
@@ -63,7 +62,6 @@ class TestOut:
 
     @pytest.mark.parametrize("make", APART.values(), ids=APART)
     def test_whose_elements_lie_apart_takes_the_result(self, make):
-        """Whatever its strides."""
         out = make()
         value = PerReplica([owned(r, out.shape) for r in range(3)])
         expected = OPS.reduce("sum", value, "cpu:0")[0]
@@ -71,7 +69,6 @@ class TestOut:
         assert np.array_equal(out, expected)
 
     def test_is_looked_at_on_every_call(self):
-        """A call of a shape seen before, too: in place, into given arrays, and in a batch."""
         shape = (5, 4)
         value, other = (PerReplica([owned(r, shape) for r in range(2)]) for _ in range(2))
         wrong = PerReplica([np.zeros(shape, np.float32), as_strided(memory(), shape, (4, 4))])
@@ -85,7 +82,6 @@ class TestOut:
                 OPS.batch_reduce("sum", [(value, value), (value, value)], out=[other, wrong])
 
     def test_on_a_device_is_refused_as_well(self):
-        """Strides tell, wherever the memory is."""
         with additional_backend(FakeBackend(2)) as fake:
             value = PerReplica([fake.array(owned(r, (3,)), device) for r, device in enumerate(fake.devices)])
             out = fake.array(np.zeros(3, np.float32), "gpu:0")
@@ -94,7 +90,6 @@ class TestOut:
                 OPS.reduce("sum", value, "gpu:0", out=out)
 
     def test_on_a_device_may_not_share_memory_with_another_component(self):
-        """As in host memory: what was written first would be lost."""
         with additional_backend(FakeBackend(1)) as fake:
             value = PerReplica([fake.array(owned(r, (4,)), "gpu:0") for r in range(2)])
             both = memory()
@@ -105,7 +100,6 @@ class TestOut:
             np.testing.assert_array_equal(both, memory())
 
     def test_on_a_device_may_not_share_memory_with_part_of_a_contribution(self):
-        """It would be read too late."""
         with additional_backend(FakeBackend(1)) as fake:
             value = PerReplica([fake.array(owned(r, (4,)), "gpu:0") for r in range(2)])
             out, both = fake.array(np.zeros(4, np.float32), "gpu:0"), memory()

@@ -93,16 +93,13 @@ def names_of_parameters(function):
 
 class TestPublicNames:
     def test_are_these_and_no_others(self):
-        """What the package exports is listed, and nothing else is meant for users."""
         assert set(treefold.__all__) == NAMES
 
     def test_are_what_dir_shows(self):
-        """Completion offers nothing else, such as modules that something else imported."""
         assert sorted(dir(treefold)) == sorted(NAMES) == sorted(treefold.__all__)
 
     @pytest.mark.parametrize("name", sorted(NAMES - {"ReduceOpLike"}))  # an alias has none
     def test_have_a_docstring(self, name):
-        """Every public name says what it is."""
         assert len(inspect.getdoc(getattr(treefold, name))) > 30
 
     @pytest.mark.parametrize(("path", "parameters"), SIGNATURES.items())
@@ -114,7 +111,6 @@ class TestPublicNames:
         assert names_of_parameters(target) == parameters
 
     def test_all_reduce_classes_derive_from_each_other_as_in_tensorflow(self):
-        """NcclAllReduce and HierarchicalCopyAllReduce are AllReduceCrossDeviceOps, and all are CrossDeviceOps."""
         base = treefold.AllReduceCrossDeviceOps
         assert treefold.HierarchicalCopyAllReduce.__mro__[1] is base
         assert treefold.NcclAllReduce.__mro__[1] is base
@@ -122,7 +118,6 @@ class TestPublicNames:
         assert treefold.ReductionToOneDevice.__mro__[1] is treefold.CrossDeviceOps
 
     def test_cross_device_ops_is_abstract(self):
-        """There is nothing to plan with in the base class."""
         with pytest.raises(TypeError, match="abstract"):
             treefold.CrossDeviceOps()
 
@@ -145,33 +140,28 @@ class TestNamesThatThereAreNot:
         ],
     )
     def test_say_what_may_be_meant(self, name, advice):
-        """Words of other libraries, misspelt words, and methods of something else."""
         with pytest.raises(AttributeError) as caught:
             getattr(treefold, name)
         assert str(caught.value) == f"treefold has no {name!r}. {advice}"
 
     def test_are_methods_where_the_sentence_says_so(self):
-        """Of ops, and of groups."""
         assert callable(treefold.CrossDeviceOps.gather)
         assert callable(treefold.CrossDeviceOps.batch_reduce)
         assert all(callable(getattr(treefold.Group, name)) for name in ("all_gather", "barrier", "reduce_scatter"))
 
     def test_are_modules_that_were_not_imported(self):
-        """They load frameworks, so nothing loads them but their import."""
         told = _stderr("import treefold; treefold.torch")
         assert told.splitlines()[-1].endswith(
             "UnknownNameError: treefold.torch is a module of its own, which is not loaded: import treefold.torch."
         )
 
     def test_are_asked_for_by_python_itself(self):
-        """It wants no advice."""
         assert not hasattr(treefold, "__wrapped__")
 
 
 class TestPublicModules:
     @pytest.mark.parametrize("name", ["errors", "testing"])  # of frameworks, see their own tests
     def test_show_their_public_names_only(self, name):
-        """As the package does, and each of these is there."""
         module = importlib.import_module(f"treefold.{name}")
         assert sorted(dir(module)) == sorted(module.__all__)
         assert all(hasattr(module, public) for public in module.__all__)
@@ -181,7 +171,6 @@ class TestPublicModules:
         [("torch", "PyTorch", "torch", "2.5"), ("tensorflow", "TensorFlow", "tensorflow", "2.16")],
     )
     def test_say_what_is_not_installed(self, name, framework, package, oldest):
-        """One sentence, in one traceback."""
         code = f"import sys; sys.modules[{package!r}] = None; import treefold.{name}"
         told = _stderr(code)
         assert told.count("Traceback") == 1
@@ -192,7 +181,6 @@ class TestPublicModules:
 
     @pytest.mark.parametrize("name", ["torch", "tensorflow"])
     def test_show_what_a_framework_lacks_that_is_installed(self, name, tmp_path):
-        """Its own error, and not that it is missing."""
         (tmp_path / f"{name}.py").write_text("import nothing_of_this_name")
         told = _stderr(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import treefold.{name}")
         assert told.splitlines()[-1] == "ModuleNotFoundError: No module named 'nothing_of_this_name'"

@@ -25,7 +25,6 @@ class TestRepeatedCalls:
     """The second call of its kind skips the validation that cannot turn out differently, and nothing else."""
 
     def test_give_the_same_results_and_plan(self, ops):
-        """Only the time is different."""
         value = PerReplica(arrays(3))
         first = HierarchicalCopyAllReduce().reduce("sum", value, value)
         again = ops.reduce("sum", value, value)
@@ -35,7 +34,6 @@ class TestRepeatedCalls:
         assert not any(np.shares_memory(component, array) for component in again for array in value)
 
     def test_refuse_what_out_lacks(self, ops):
-        """A batch that was seen without ``out`` is another call than one whose ``out`` has nothing for a value."""
         value, out = PerReplica(arrays(3)), PerReplica(arrays(3))
         ops.batch_reduce("sum", [(value, value), (value, value)])
         for given in ([out, None], [None, out], [None, None]):
@@ -45,7 +43,6 @@ class TestRepeatedCalls:
 
     @pytest.mark.parametrize("op", [[], {}, None, b"sum"])
     def test_refuse_what_is_no_op(self, ops, op):
-        """In words, whatever it is, for one value and for a batch."""
         value = PerReplica(arrays(3))
         ops.reduce("sum", value, value)
         with pytest.raises(ArgumentError, match=r"^The reduce op is "):
@@ -54,13 +51,11 @@ class TestRepeatedCalls:
             ops.batch_reduce(op, [(value, value)])
 
     def test_work_in_place(self, ops):
-        """The arrays themselves hold the result."""
         value = PerReplica(arrays(3))
         result = ops.reduce("sum", value, value, out=value)
         assert all(component is array and (array == 7).all() for component, array in zip(result, value, strict=True))
 
     def test_write_into_what_is_given(self, ops):
-        """Given arrays take the result, again and again; the contributions are left alone."""
         for _ in range(3):
             value, out = PerReplica(arrays(3)), PerReplica([np.full(6, -1.0) for _ in range(3)])
             result = ops.reduce("sum", value, value, out=out)
@@ -98,13 +93,11 @@ class TestRepeatedCalls:
 
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     def test_keep_ops_apart(self, ops, op):
-        """What was remembered for one op does not serve another."""
         expected = {"sum": 7, "mean": 7 / 3, "min": 1, "max": 4, "product": 8}[op]
         for _ in range(2):
             assert (ops.reduce(op, PerReplica(arrays(3)), "cpu:0")[0] == expected).all()
 
     def test_keep_destinations_apart(self, ops):
-        """The same arrays go where each call says."""
         value = PerReplica(arrays(3))
         for destinations in ("cpu:5", ("cpu:1", "cpu:7"), "cpu:5", ["cpu:1"], value, np.zeros(2)) * 2:
             devices = ops.reduce("sum", value, destinations).devices
@@ -112,7 +105,6 @@ class TestRepeatedCalls:
             assert devices == expected.get(type(destinations), value.devices)
 
     def test_see_that_shapes_or_dtypes_disagree(self, ops):
-        """A new disagreement is found, however often the call went well."""
         with pytest.raises(ValueError, match=r"^Replica 2 has float64 \(7,\) where replica 0 has float64 \(6,\)"):
             ops.reduce("sum", PerReplica([*arrays(2), np.zeros(7)]), "cpu:0")
         with pytest.raises(ValueError, match=r"^Replica 1 has float32 \(6,\) where replica 0 has float64 \(6,\)"):
@@ -127,7 +119,6 @@ class TestRepeatedCalls:
         assert np.array_equal(memory, np.arange(12.0))
 
     def test_see_that_an_array_is_read_only(self, ops):
-        """Nothing is written through it, nor into the others."""
         value = PerReplica(arrays(3))
         value[2].setflags(write=False)
         with pytest.raises(ValueError, match=r"^Replica 2 has an array that cannot be written"):
@@ -136,20 +127,17 @@ class TestRepeatedCalls:
 
     @pytest.mark.parametrize("layout", [lambda a: np.repeat(a, 2)[::2], lambda a: a[::-1], lambda a: a.astype(">f8")])
     def test_take_any_layout(self, ops, layout):
-        """Strided, reversed and byte-swapped arrays take the slow path, in place too."""
         value = PerReplica([layout(array) for array in arrays(3)])
         assert (ops.reduce("sum", value, value)[1] == 7).all()
         ops.reduce("sum", value, value, out=value)
         assert all((array == 7).all() for array in value)
 
     def test_look_at_options(self, ops):
-        """An option that cannot be honoured is refused on every call."""
         for _ in range(2):
             with pytest.raises(ValueError, match="timeout_seconds=1 cannot be honoured"):
                 ops.reduce("sum", PerReplica(arrays(3)), "cpu:0", CommunicationOptions(timeout_seconds=1))
 
     def test_weights_and_callbacks_take_the_slow_path(self):
-        """Neither is remembered from call to call."""
         calls = []
         ops = ReductionToOneDevice(accumulation_fn=lambda parts: calls.append(len(parts)) or parts[0])
         for _ in range(3):
@@ -160,7 +148,6 @@ class TestRepeatedCalls:
             assert plain.reduce("mean", PerReplica(arrays(2)), "cpu:0", weights=weights)[0][0] == expected
 
     def test_hold_for_batches_and_structures(self, ops):
-        """Pairs and pytrees are recognised as well, and come back in order and structure."""
         for scale in (1, 2, 3):
             trees = PerReplica([{"a": scale * array, "b": (array[:2].astype("int32"),)} for array in arrays(3)])
             flat = PerReplica([scale * array for array in arrays(3)])

@@ -11,20 +11,17 @@ from treefold.testing import FakeBackend
 
 class TestShortForms:
     def test_all_reduce_is_a_list_in_and_a_list_out(self):
-        """The form of the README."""
         arrays = [np.array([1.0, 8.0]), np.array([2.0, 16.0]), np.array([4.0, 32.0])]
         means = treefold.all_reduce(arrays, op="mean")
         assert isinstance(means, list)
         assert all(np.array_equal(mean, [7 / 3, 56 / 3]) for mean in means)
 
     def test_all_reduce_works_in_place(self):
-        """``out`` may be the list itself."""
         arrays = [np.array([1.0]), np.array([2.0])]
         assert treefold.all_reduce(arrays, out=arrays)[1] is arrays[1]
         assert [float(array[0]) for array in arrays] == [3, 3]
 
     def test_all_reduce_of_distributed_values_carries_its_plan(self):
-        """As an ops object's results do; so do results in place, and those of a call that was seen before."""
         value = PerReplica([np.full(3, 2.0**r) for r in range(3)])
         for _ in range(2):
             for out in (None, value):
@@ -37,7 +34,6 @@ class TestShortForms:
     @pytest.mark.parametrize("call", [treefold.all_reduce, treefold.reduce])
     @pytest.mark.parametrize("values", [(np.ones(2), np.ones(2)), (1.0, 2.0), ([1.0], [2.0]), ({"a": 1.0}, {"a": 2.0})])
     def test_values_beside_each_other_are_refused(self, call, values):
-        """As other libraries' functions of two arrays would be called."""
         name = call.__name__
         sentence = (
             f"{name} got a value where its reduce op is meant. It takes the values of all replicas in one list: write "
@@ -48,15 +44,12 @@ class TestShortForms:
         assert str(caught.value) == sentence
 
     def test_reduce_gives_one_value(self):
-        """On the one destination."""
         assert treefold.reduce([1, 2, 4], to="cpu:0") == 7
 
     def test_reduce_takes_the_op_where_all_reduce_does(self):
-        """Right behind the values."""
         assert treefold.reduce([1.0, 2.0, 6.0], "mean") == treefold.all_reduce([1.0, 2.0, 6.0], "mean")[2] == 3.0
 
     def test_reduce_goes_to_the_first_replica_s_device(self):
-        """Where no other is named: on every call, the one of the values at hand."""
         with additional_backend(FakeBackend(3)) as fake:
             for first in (2, 1, 2, 1):
                 arrays = [fake.array([2.0**r], f"gpu:{device}") for r, device in enumerate((first, 0))]
@@ -64,9 +57,7 @@ class TestShortForms:
                 assert (fake.device_of(total), float(total.data[0])) == (f"gpu:{first}", 3.0)
 
     def test_broadcast_gives_one_copy_per_destination(self):
-        """As a list."""
         assert [int(copy) for copy in treefold.broadcast(5, ["cpu:0", "cpu:1"])] == [5, 5]
 
     def test_weights_go_with_mean(self):
-        """FedAvg in one line."""
         assert treefold.all_reduce([1.0, 4.0], "mean", weights=[2, 1])[0] == 2.0

@@ -36,7 +36,6 @@ class Masked:
 
     @classmethod
     def __tree_unflatten__(cls, mask, children):
-        """Return one of another array."""
         return cls(*children, mask)
 
 
@@ -49,7 +48,6 @@ def nested(levels, wrap):
 
 
 def cyclic(kind):
-    """Return a container that contains itself."""
     if kind is Link:
         value = Link(1.0)
         value.inner = value
@@ -79,13 +77,11 @@ class TestDepth:
     @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
     @pytest.mark.parametrize("kind", [list, dict, Link])
     def test_without_end_is_refused(self, call, kind):
-        """What contains itself has no leaves to count, wherever it is brought."""
         with pytest.raises(ArgumentError, match=TOO_DEEP):
             call(cyclic(kind))
 
     @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
     def test_has_a_bound(self, wrap):
-        """Up to it everything works, the errors too; beyond it one sentence."""
         value = nested(990, wrap)
         assert all_reduce([value, value])
         with pytest.raises(MismatchError, match=r"^Replica 1 has nothing at "):
@@ -98,7 +94,6 @@ class TestStaticData:
     @pytest.mark.parametrize("mask", [np.array([1, 0]), (np.array([1, 0]),), {"m": np.array([1, 0])}], ids=repr)
     @pytest.mark.parametrize("call", ["reduce", "out", "plan", "gather"])
     def test_that_cannot_be_compared_is_refused(self, mask, call):
-        """Whether two masks are one mask, an array's == does not say."""
         value, other = (PerReplica([Masked(np.ones(2), copy.deepcopy(mask)) for _ in range(2)]) for _ in range(2))
         calls = {
             "reduce": lambda: OPS.reduce("sum", value, value),
@@ -110,7 +105,6 @@ class TestStaticData:
             calls[call]()
 
     def test_of_one_component_is_compared_with_nothing(self):
-        """It comes back as it was."""
         [made] = broadcast(Masked(np.arange(2.0), np.array([1, 0])), "cpu:0")
         assert np.array_equal(made.array, [0, 1])
         assert np.array_equal(made.mask, [1, 0])
@@ -125,7 +119,6 @@ class TestStaticData:
                 assert np.array_equal(made.array, [0, 1])
 
     def test_that_differs_is_another_structure(self):
-        """The sentence says that it may be the static data."""
         with pytest.raises(
             MismatchError,
             match=r"^Replica 1 has a Masked of another structure, or of other static data, than replica 0's\. Every",

@@ -52,7 +52,6 @@ def pack_sizes(plan):
 @pytest.mark.parametrize("num_packs", [0, 1, 4, "auto"])
 @pytest.mark.parametrize("devices", [range(8), range(3), (5, 0, 3, 6, 2), (1, 1, 5)])
 def test_every_contribution_arrives(fake, devices, num_packs):
-    """Any devices of the machine, in any order, several replicas on one: the sum names all owners."""
     ops = HierarchicalCopyAllReduce(num_packs, topology=MACHINE)
     shapes, dtypes = [(1000,), (7, 3), (), (0,)], ["float32", "float16", "int32", "float32"]
     batch = [values(fake, shape, dtype, devices) for shape, dtype in zip(shapes, dtypes, strict=True)]
@@ -74,7 +73,6 @@ def test_copies_go_along_links_only(fake):
 
 
 def test_a_number_of_packs_is_that_many_of_equal_size(fake):
-    """The best so many trees, a pack of the same size for each."""
     equal = HierarchicalCopyAllReduce(3, topology=MACHINE).plan(values(fake, (999,)), values(fake))
     assert pack_sizes(equal) == [333, 333, 333]
 
@@ -102,7 +100,6 @@ def test_auto_goes_by_size():
 
 
 def test_no_packing_sends_each_value_whole_along_one_tree(fake):
-    """As without a machine: a pack per value, never cut."""
     batch = [(value, value) for value in (values(fake, (length,)) for length in (700, 1000, 3))]
     plan = HierarchicalCopyAllReduce(0, topology=MACHINE).plan(batch)
     assert plan.num_packs == 3
@@ -110,7 +107,6 @@ def test_no_packing_sends_each_value_whole_along_one_tree(fake):
 
 
 def test_packs_of_bytes_are_spread_over_the_trees(fake):
-    """Other ways of packing keep theirs; their packs take the trees in turn, by share."""
     ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)
     value = PerReplica([{f"w{i}": fake.array(owned(r, (50,)), f"gpu:{r}") for i in range(12)} for r in range(8)])
     plan = ops.plan(value, value, CommunicationOptions(bytes_per_pack=200))
@@ -130,7 +126,6 @@ def test_packs_of_bytes_go_by_the_bytes_of_all_of_them(fake):
 
 
 def test_may_be_named_or_read_from_a_file(fake, tmp_path):
-    """A ``Topology``, a known name, a path: the same plan."""
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(MACHINE.to_json()))
     plans = [
@@ -160,7 +155,6 @@ def test_a_file_without_its_nvlinks_is_a_note_of_the_plan(fake):
 
 
 def test_host_memory_is_folded_as_ever():
-    """On host memory there is no tree: the same bits, the same one pass."""
     arrays = [np.random.default_rng(r).standard_normal(500).astype("float32") for r in range(4)]
     machine = treefold.load_topology(
         '{"devices": ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "links": [{"between": ["cpu:0", "cpu:1"], "gb_per_s": 10},'
@@ -175,7 +169,6 @@ def test_host_memory_is_folded_as_ever():
 class TestErrors:
     @pytest.mark.parametrize("make", [ReductionToOneDevice, NcclAllReduce, AllReduceCrossDeviceOps])
     def test_ops_that_follow_none(self, make):
-        """What has no trees says which ops have."""
         with pytest.raises(ArgumentError) as caught:
             make(topology="dgx1_v100")
         assert str(caught.value) == (
@@ -184,26 +177,22 @@ class TestErrors:
         )
 
     def test_a_machine_that_is_not_known(self):
-        """The nearest name is named."""
         with pytest.raises(TopologyError, match="dgx1_v100"):
             HierarchicalCopyAllReduce(topology="dgx1_v10")
 
     def test_devices_that_the_machine_does_not_have(self):
-        """Values on others cannot travel along its links."""
         ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)
         arrays = PerReplica([np.ones(3), np.ones(3)])
         with pytest.raises(TopologyError, match=r"^There is no cpu:0, cpu:1 in this topology\. It has gpu:0"):
             ops.reduce("sum", arrays, arrays)
 
     def test_devices_that_the_machine_does_not_have_may_bring_values_to_one_of_their_own(self):
-        """Nothing travels along the machine's links when one memory holds all."""
         arrays = PerReplica([owned(replica, (3,)) for replica in range(3)])
         [total] = HierarchicalCopyAllReduce("auto", topology=MACHINE).reduce("sum", arrays, "cpu:1")
         assert_same_bits(total, owned_sum(3, (3,)))
 
 
 def test_packs_that_no_tree_was_cut_for_take_turns():
-    """Each tree gets its share of any run of packs, not only of all of them."""
     shares = (Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8))
     for start in (0, 7, 1000):
         taken = Counter(planning._in_turn(shares, number) for number in range(start, start + 64))

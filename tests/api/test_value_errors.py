@@ -19,7 +19,6 @@ CROSSED = PerReplica([np.zeros((3, 4), F32), np.zeros((3, 4), F32), np.zeros((4,
 
 
 def per_replica(*values):
-    """Return values as one contribution each."""
     return PerReplica(list(values))
 
 
@@ -215,7 +214,6 @@ MISTAKES = [
 class TestValueMistakes:
     @pytest.mark.parametrize(("call", "kind", "sentence"), MISTAKES, ids=[sentence for *_, sentence in MISTAKES])
     def test_get_one_sentence_each(self, call, kind, sentence):
-        """What was got, what is allowed, what to do."""
         # Other tests of this process may have imported frameworks.
         sentence = sentence.replace("loaded: NumPy.", f"loaded: {', '.join(b.name for b in loaded_backends())}.")
         with pytest.raises(kind, match=f"^{re.escape(sentence)}$") as caught:

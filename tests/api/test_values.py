@@ -29,20 +29,16 @@ class Pair(typing.NamedTuple):
 
 class TestDistributedValues:
     def test_hold_components_in_order(self):
-        """Values can be counted, gone through and indexed."""
         value = PerReplica([1.0, 2.0, 4.0])
         assert (len(value), list(value), value[2], value.values) == (3, [1.0, 2.0, 4.0], 4.0, (1.0, 2.0, 4.0))
 
     def test_without_devices_host_values_stand_for_logical_cpus(self):
-        """Component i of host arrays is on cpu:i."""
         assert PerReplica([np.zeros(1), np.zeros(1)]).devices == ("cpu:0", "cpu:1")
 
     def test_with_devices_names_are_made_short(self):
-        """Devices can be given in any spelling."""
         assert PerReplica([1.0, 2.0], ["/device:CPU:3", "cpu:1"]).devices == ("cpu:3", "cpu:1")
 
     def test_show_each_component_beside_its_device(self):
-        """The repr is one line per component."""
         assert repr(Mirrored([1.0, 1.0])) == "Mirrored:{\n  0 cpu:0: 1.0\n  1 cpu:1: 1.0\n}"
 
     @pytest.mark.parametrize(
@@ -82,23 +78,19 @@ class TestDistributedValues:
         ],
     )
     def test_say_which_components_there_are(self, value, index, kind, sentence):
-        """Of another number, and of a device."""
         with pytest.raises(kind) as caught:
             value[index]
         assert isinstance(caught.value, TreefoldError)
         assert str(caught.value) == sentence
 
     def test_do_not_copy(self):
-        """Components are the caller's objects."""
         array = np.zeros(3)
         assert PerReplica([array])[0] is array
 
     def test_mirrored_is_found_by_device(self):
-        """``on`` gives the component of a device in any spelling."""
         assert Mirrored([1.0, 2.0], ["cpu:3", "cpu:1"]).on("/device:CPU:1") == 2.0
 
     def test_both_kinds_are_distributed_values(self):
-        """Either may be a destination."""
         assert issubclass(PerReplica, DistributedValues)
         assert issubclass(Mirrored, DistributedValues)
 
@@ -126,7 +118,6 @@ def contribution(replica):
 
 class TestStructures:
     def test_come_back_as_they_were(self):
-        """dict, list, tuple, namedtuple, OrderedDict, dataclass, None: the result has the structure of a component."""
         total = all_reduce([contribution(0), contribution(1), contribution(2)])[1]
         assert list(total) == ["z", "a", "pair", "ordered"]
         assert total["z"][0] == 7
@@ -141,7 +132,6 @@ class TestStructures:
         assert list(total["ordered"]) == ["b", "a"]
 
     def test_errors_name_the_path_of_the_leaf(self):
-        """A wrong leaf is named as one would write it."""
         good, bad = contribution(0), contribution(1)
         bad["a"].inner.kernel = np.zeros(4)
         with pytest.raises(
@@ -150,12 +140,10 @@ class TestStructures:
             all_reduce([good, bad])
 
     def test_numbers_are_arrays_without_axes(self):
-        """Python numbers take NumPy's default dtypes; results are 0-d arrays."""
         total = all_reduce([1, 2])[0]
         assert (total.shape, total.dtype, int(total)) == ((), np.int64, 3)
 
     def test_sparse_rows_are_leaves(self):
-        """IndexedSlices stand where an array could."""
         rows = [{"e": IndexedSlices(np.full((1, 2), 2.0**r), np.array([r]), (9, 2))} for r in range(2)]
         mean = HierarchicalCopyAllReduce().reduce("mean", PerReplica(rows), "cpu:0")[0]["e"]
         assert np.array_equal(mean.values, [[0.5, 0.5], [1, 1]])

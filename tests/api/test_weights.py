@@ -20,7 +20,6 @@ class Series:
     """Numbers under labels, as data frames hold them: gone through, it gives the numbers."""
 
     def __iter__(self):
-        """Go through the numbers."""
         return iter((1.0, 3.0))
 
 
@@ -28,7 +27,6 @@ class Rounded:
     """A real number of which a float is all that can be had."""
 
     def __float__(self):
-        """Return something near it."""
         return 1.0
 
 
@@ -61,7 +59,6 @@ class TestWeights:
         ids=repr,
     )
     def test_are_a_sequence_or_one_axis_of_numbers(self, weights):
-        """Whatever has an order and holds one real number for each replica."""
         assert weighed(weights) == 2.5
 
     @pytest.mark.parametrize(
@@ -106,7 +103,6 @@ class TestWeights:
             weighed(weights)
 
     def test_are_the_numbers_that_they_are(self):
-        """Decimals and fractions in one ratio give the same bits; floats are the binary numbers that they are."""
         tenths = [decimal.Decimal("0.3"), decimal.Decimal("0.7")]
         ratios = ([3, 7], tenths, [fractions.Fraction(3, 10), fractions.Fraction(7, 10)], [30 * 10**40, 70 * 10**40])
         results = {weighed_bits(weights) for weights in ratios}
@@ -114,7 +110,6 @@ class TestWeights:
         assert read_weights(tenths, ReduceOp.MEAN) == (3, 7) != read_weights([0.3, 0.7], ReduceOp.MEAN)
 
     def test_of_longer_floats_are_not_cut(self):
-        """`numpy.longdouble` has more bits than a float on most machines."""
         long = np.longdouble(1) + np.finfo(np.longdouble).eps
         exact = fractions.Fraction(*long.as_integer_ratio())
         for weights in ([long, 1], np.array([long, 1])):
@@ -123,7 +118,6 @@ class TestWeights:
         assert reduce([np.array([1.0]), np.array([-1.0])], "mean", to="cpu:0", weights=[long, 1]).tolist() == [expected]
 
     def test_that_do_not_tell_their_exact_value_are_refused(self):
-        """Such as numbers of any precision of other packages."""
         sentence = (
             "weights has a Rounded, which does not tell its exact value. A weight is a whole number, a float, a"
             " Fraction or a Decimal. Multiply the weights until they are whole numbers."
@@ -133,7 +127,6 @@ class TestWeights:
             weighed([Rounded(), 1])
 
     def test_of_more_bits_than_float64_are_said_to_be_slow(self):
-        """And give the exact mean all the same."""
         value = PerReplica([np.array([1.0]), np.array([2.0])])
         weights = [fractions.Fraction(1, 3**40), fractions.Fraction(1, 7**30)]
         mean = ReductionToOneDevice().reduce("mean", value, "cpu:0", weights=weights)
@@ -143,7 +136,6 @@ class TestWeights:
         )
 
     def test_of_far_too_many_bits_are_refused(self):
-        """They would fill the memory."""
         sentence = (
             "weights, as whole numbers in their ratio, have up to 4,097 bits, and 4,096 are taken. Round them, or leave"
             " out those that count for nothing."
@@ -154,7 +146,6 @@ class TestWeights:
     @pytest.mark.parametrize("ops", [HierarchicalCopyAllReduce(), ReductionToOneDevice()], ids=str)
     @pytest.mark.parametrize("call", ["reduce", "batch_reduce", "all_reduce"])
     def test_are_refused_wherever_they_are_taken(self, ops, call):
-        """No call has another reading of them."""
         value, keyed = PerReplica([1.0, 3.0]), {0: 1.0, 1: 3.0}
         calls = {
             "reduce": lambda: ops.reduce("mean", value, value, weights=keyed),
@@ -167,7 +158,6 @@ class TestWeights:
     @pytest.mark.parametrize("weight", [1e-200, 5e-324, 1e200, 8e307])
     @pytest.mark.parametrize("value", [1e-300, 1.0, 1e300])
     def test_count_by_their_ratio_alone(self, weight, value):
-        """Products of tiny or huge weights and values neither vanish nor overflow."""
         assert reduce([np.array([value]), np.array([3 * value])], "mean", weights=[weight] * 2) == 2 * value
 
     def test_do_not_go_with_sparse_rows(self):

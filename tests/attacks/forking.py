@@ -43,7 +43,6 @@ class Calls:
         return all(np.array_equal(result, self.expected) for result in treefold.all_reduce(self.arrays))
 
     def is_long_right(self):
-        """Tell whether a long fold does."""
         results = self.ops.batch_reduce("sum", self.long_batch)
         return all(np.array_equal(result[0], self.long_expected) for result in results)
 
@@ -137,7 +136,6 @@ def fork_within(call, calls, after_s):
 
 
 def main(count, first, step):
-    """Fork so many times."""
     treefold.set_num_threads(NUM_THREADS)
     calls = Calls()
     took_s = {}

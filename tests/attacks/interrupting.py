@@ -114,7 +114,6 @@ class Case:
         )
 
     def call(self):
-        """Reduce."""
         if self.ops is not None:
             self.ops.reduce("sum", self.value, self.value, out=self.value if self.is_in_place else None)
         else:

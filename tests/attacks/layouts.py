@@ -29,7 +29,6 @@ _OPCODES = [code.code.encode("latin-1") for code in pickletools.opcodes]
 
 class Trap:
     def __reduce__(self):
-        """Leave a trace when unpickled."""
         return open, (str(TRAP), "w")
 
 
@@ -165,7 +164,6 @@ class Unpickler(pickle.Unpickler):
     """Python's own unpickler, for the names that checkpoints need; all others are functions that do nothing."""
 
     def find_class(self, module, name):
-        """Find nothing that could do anything."""
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         is_known = module.startswith(("torch.distributed.checkpoint.", "torch.storage")) or name in _KNOWN
         return super().find_class(module, name) if is_known or is_dtype else lambda *_: None

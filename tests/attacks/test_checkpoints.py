@@ -32,7 +32,6 @@ class TestDamagedCheckpoints:
 
     @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "old.bin"])
     def test_were_whole(self, kind, tmp_path):
-        """What the damage starts from is averaged, so that damage is what is tested."""
         paths = [tmp_path / f"{replica}.{kind}" for replica in range(2)]
         for path, contents in zip(paths, WHOLE[kind], strict=True):
             path.write_bytes(contents)

@@ -12,5 +12,4 @@ FULL = 700
 class TestForks:
     @in_shards
     def test_leave_parent_and_child_working(self, shard):
-        """Both end the call that they were in, and reduce right from then on; neither hangs."""
         assert report_of("forking.py", cases=cases(FULL, shard))["wrong"] == []

@@ -22,7 +22,6 @@ KEYS = {"index": (None,), "nested": ("ema", "model", "ema", "model", None, "noth
 class TestDamagedLayouts:
     @in_shards
     def test_are_averaged_or_refused(self, shard, tmp_path, request):
-        """A damaged checkpoint, alone or behind a whole one: the mean of what its library reads, or nothing."""
         for kind in KINDS:
             whole(kind, 0), whole(kind, 1)
         request.getfixturevalue("little_memory")  # what the libraries take is not what is bounded
@@ -37,7 +36,6 @@ class TestDamagedLayouts:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_were_whole(self, kind, tmp_path):
-        """What the damage starts from is averaged, so that damage is what is tested."""
         paths = [place(whole(kind, replica), kind, tmp_path / str(replica)) for replica in range(2)]
         key = KEYS[kind][0]
         assert average(paths, tmp_path / "mean.safetensors", Request(key=key))

@@ -82,7 +82,6 @@ class Case:
 
 
 def numbers_of(array):
-    """Return the elements as Python's numbers."""
     array = np.asarray(array).reshape(-1)
     if array.dtype.name == "bfloat16":
         with np.errstate(invalid="ignore"):  # a signalling NaN is a value here

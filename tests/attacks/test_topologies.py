@@ -21,7 +21,6 @@ LONGEST_S = 20
 class TestDamagedMachines:
     @in_shards
     def test_are_machines_or_refused(self, shard):
-        """Every parser by itself, and all behind one another, on texts that were of its format."""
         for number in cases(FULL, shard):
             with replayable(number):
                 parser = PARSERS[number % len(PARSERS)]
@@ -31,7 +30,6 @@ class TestDamagedMachines:
                 assert time.monotonic() - start < LONGEST_S
 
     def test_were_machines(self):
-        """Every parser has texts of its own to begin with, whole."""
         assert all(OWN.values())
         assert all(parse_topology(text).devices for text in pasted.ALL.values())
 

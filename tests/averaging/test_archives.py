@@ -50,7 +50,6 @@ class TestArchiveWriter:
         assert all(entry.header_offset < ours[name].start for name, entry in theirs.items())
 
     def test_has_checksums(self, tmp_path):
-        """They stand in the directory, and behind the bytes."""
         with (tmp_path / "a.pt").open("wb") as file:
             writer = ArchiveWriter(file)
             with writer.record("a/version", 2) as record:
@@ -89,7 +88,6 @@ class TestNestedFiles:
     @pytest.mark.parametrize("beside", ["best_acc1", "rng_state", "cuda_rng_state", "loss", "step", "class_weights"])
     @pytest.mark.parametrize("key", ["state_dict", "model"])
     def test_with_a_tensor_beside_the_model_give_the_model(self, tmp_path, key, beside):
-        """A number of the training at the top is no model, and is named as left out."""
         for replica in range(2):
             state = {key: {"w": torch.full((2,), 2.0**replica)}, beside: torch.ones(1), "optimizer": {"state": {}}}
             torch.save(state, tmp_path / f"{replica}.pt")
@@ -99,7 +97,6 @@ class TestNestedFiles:
 
     @pytest.mark.parametrize("inner", [{"generator": {"w": torch.ones(2)}}, {"models": [{"w": torch.ones(2)}]}])
     def test_in_which_the_model_may_be_in_two_places_list_them(self, tmp_path, inner):
-        """What is at the top has a key, too."""
         place = "generator" if "generator" in inner else "models.0"
         torch.save(inner | {"v": torch.full((2,), 4.0)}, tmp_path / "a.pt")
         sentence = (
@@ -129,7 +126,6 @@ class TestDistributedCheckpoints:
         return write
 
     def test_with_a_tensor_beside_the_model_give_the_model(self, saved):
-        """A counter is no model."""
         found = saved(lambda value: {"model": {"w": torch.full((2,), value)}, "step": torch.tensor(value)})
         assert found == ({"w": [1.5, 1.5]}, ["step"])
 
@@ -145,7 +141,6 @@ class TestDistributedCheckpoints:
         assert saved(lambda _: {"model": inner})[0] == {"encoder.w": [1.0], "scaler.w": [1.0]}
 
     def test_in_which_the_model_may_be_in_two_places_list_them(self, saved):
-        """And each of them has a key."""
         state = {"net": {"w": torch.ones(1)}, "ema": {"w": torch.full((1,), 4.0)}, "step": torch.ones(1)}
         with pytest.raises(
             ValueError, match=r"holds tensors at 'ema' and 'net', and at its top 'step'\. Say --key ema"

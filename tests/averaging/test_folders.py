@@ -75,7 +75,6 @@ class TestAdapters:
 
 class TestConfigurations:
     def test_that_differ_are_warned_of(self, folder, tmp_path, said):
-        """The keys that may change numbers are listed, nested ones with dots; the first one's file is kept."""
         configs = [
             {"rope_theta": 1e4, "text_config": {"hidden_act": "silu", "n": 1}, "use_cache": 1, "_name": "a"},
             {"rope_theta": 5e5, "text_config": {"hidden_act": "gelu", "n": 1}, "use_cache": 0, "_name": "b"},
@@ -90,14 +89,12 @@ class TestConfigurations:
         assert json.loads((tmp_path / "m" / "config.json").read_text()) == configs[0]
 
     def test_that_agree_are_not(self, folder, tmp_path, said):
-        """Nor are those that one input lacks."""
         inputs = [folder("0", 0, config={"n": 1}), folder("1", 1, config={"n": 1}), folder("2", 2)]
         assert said(*inputs, "-o", tmp_path / "m")[2] == ""
 
 
 class TestFilesBeside:
     def test_are_copied_or_named(self, folder, tmp_path, said):
-        """What goes with the output, and what a reader has to copy."""
         first, second = folder("0", 0, config={}, modules=[]), folder("1", 1)
         (first / "1_Pooling").mkdir()
         (first / "optimizer.pt").write_bytes(b"state")
@@ -112,7 +109,6 @@ class TestFilesBeside:
         ]
 
     def test_are_none_of_a_file(self, folder, tmp_path):
-        """An output that is one file has nothing beside it."""
         inputs = [folder("0", 0, config={}), folder("1", 1, config={})]
         summary = average_checkpoints(inputs, tmp_path / "m.safetensors")
         assert (summary.copied, summary.not_copied) == ([], [])
@@ -120,7 +116,6 @@ class TestFilesBeside:
 
 class TestSubfolders:
     def test_of_a_pipeline_are_named(self, folder, tmp_path, said):
-        """A library such as diffusers keeps each model of a pipeline in a folder of its own."""
         name = "diffusion_pytorch_model.safetensors"
         for part in ("unet", "vae"):
             folder(f"pipe/{part}", 0, weights=name)
@@ -154,13 +149,11 @@ class TestLast:
         return tmp_path / "run"
 
     def test_of_a_folder_takes_the_checkpoints_in_it(self, run, tmp_path):
-        """By number, whatever stands beside them."""
         summary = average_checkpoints([run], tmp_path / "m", last=3)
         assert summary.inputs == tuple(str(run / f"checkpoint-{step}") for step in (100, 900, 1000))
         assert load_file(tmp_path / "m" / "model.safetensors")["w"].tolist() == [np.float32(14 / 3)] * 3
 
     def test_of_too_many_says_how_many_there_are(self, run, tmp_path):
-        """Four, and neither one nor six."""
         with pytest.raises(CheckpointError, match=r"^--last got 5\. It takes 1 to 4, the number of inputs\.$"):
             average_checkpoints([run], tmp_path / "m", last=5)
 
@@ -173,7 +166,6 @@ class TestLast:
         assert [path.rpartition("=")[2] for path in summary.inputs] == ["200.ckpt", "1000.ckpt"]
 
     def test_names_the_files_in_a_dry_run(self, run, tmp_path, said):
-        """The oldest first."""
         code, out, _ = said(run, "-o", tmp_path / "m", "--last", "2", "--dry-run")
         assert code == 0
         assert f"inputs:\n  {run}/checkpoint-900\n  {run}/checkpoint-1000\n" in out
@@ -217,7 +209,6 @@ class TestManyShards:
         assert all((values == 1.5).all() for values in mean.values())
 
     def test_say_what_to_do_where_it_does_not(self, average):
-        """One sentence, with the remedy."""
         code, err = average(_SHARDS)
         assert code == 2
         assert err.endswith(

@@ -27,7 +27,6 @@ def library(name):
 
 
 def callback(name):
-    """Import an example."""
     spec = importlib.util.spec_from_file_location(name, CALLBACKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -95,7 +94,6 @@ class TestTransformers:
         assert type(llama(0)).from_pretrained(tmp_path / "mean", dtype="auto").dtype is torch.bfloat16
 
     def test_an_index_into_one_file(self, llama, tmp_path):
-        """An index stands for its shards; a file is written where the output has a file's ending."""
         models = [llama(replica) for replica in range(2)]
         for replica, model in enumerate(models):
             model.save_pretrained(tmp_path / str(replica), max_shard_size="20KB")
@@ -248,11 +246,9 @@ class TestDistributed:
         assert are_same(fresh.state_dict(), wanted)
 
     def test_pieces_of_columns(self, distributed, tmp_path):
-        """What is cut along another axis than the first is put together."""
         average_checkpoints([distributed / "columns0", distributed / "columns1"], tmp_path / "mean.pt")
         assert torch.equal(torch.load(tmp_path / "mean.pt")["w"], torch.arange(30.0).reshape(5, 6) * 1.5)
 
     def test_into_a_folder(self, distributed, tmp_path):
-        """A distributed checkpoint becomes a folder of safetensors."""
         average_checkpoints([distributed / "model0"], tmp_path / "mean")
         assert [path.name for path in (tmp_path / "mean").iterdir()] == ["model.safetensors"]

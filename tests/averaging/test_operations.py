@@ -24,7 +24,6 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def numpy_dtype(name):
-    """Return a dtype by its name."""
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
@@ -63,7 +62,6 @@ class TestCombinations:
         ],
     )
     def test_are_the_exact_value_rounded_once(self, dtype, text):
-        """Weights of any sign, sums of weights above and below the divisor: fractions are the oracle."""
         parts = [hostile(dtype, 400, replica) for replica in range(3)]
         weights = read_text(text)
         out = np.empty_like(parts[0])
@@ -73,7 +71,6 @@ class TestCombinations:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_do_not_depend_on_the_order(self, dtype):
-        """All orders of four inputs with decimal weights, bit for bit."""
         parts = [hostile(dtype, 2000, replica) for replica in range(4)]
         weights = read_text("0.1,0.2,-0.3,0.85")
         found = set()
@@ -85,7 +82,6 @@ class TestCombinations:
 
     @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
     def test_of_complex_numbers_go_part_by_part(self, dtype):
-        """Real and imaginary parts are combined apart."""
         parts = [np.array([2.0**replica - 3.0**replica * 1j], dtype) for replica in range(2)]
         out = np.empty_like(parts[0])
         combine("w", dtype, parts, Combination.of(read_text("3,-0.5")), out)
@@ -112,7 +108,6 @@ class TestCombinations:
             combine("n", "uint8", small, Combination.of(read_text("2,1")), np.empty(1, "uint8"))
 
     def test_of_weight_nothing_leave_an_input_out(self):
-        """NaN and all."""
         out = np.empty(1)
         combine("w", "float64", [np.array([np.nan]), np.array([3.0])], Combination.of(read_text("0,0.5")), out)
         assert out.tolist() == [1.5]
@@ -120,19 +115,16 @@ class TestCombinations:
 
 class TestWeights:
     def test_are_read_as_they_are_written(self, tmp_path):
-        """Decimals, fractions and a file say the same number."""
         (tmp_path / "weights.txt").write_text("3/10\n7e-1\n")
         wanted = [fractions.Fraction(3, 10), fractions.Fraction(7, 10)]
         assert read_text("0.3,0.7") == read_text("3/10, .7") == read_text(f"@{tmp_path / 'weights.txt'}") == wanted
 
     @pytest.mark.parametrize("text", ["", "1,,2", "nan", "inf,1", "1/0", "0x1", "1_0", "1e99999", "@missing", "1 2"])
     def test_that_are_no_numbers_are_refused(self, text):
-        """One sentence, whatever it is."""
         with pytest.raises(ValueError, match=r"^--weights "):
             read_text(text)
 
     def test_in_one_ratio_give_one_result(self, tmp_path):
-        """0.3 and 0.7, 3 and 7, 3/10 and 7/10."""
         for replica in range(2):
             save_file({"w": hostile("float32", 1000, replica)}, tmp_path / f"{replica}.safetensors")
         written = set()
@@ -170,7 +162,6 @@ def three(tmp_path):
 
 class TestOptions:
     def test_last_takes_numbers_as_numbers(self, three, tmp_path):
-        """step-900 comes before step-1000, and that before step-20000; a pattern in quotes works."""
         summary = average_checkpoints([tmp_path / "step-*"], tmp_path / "mean.npz", last=2, only="w")
         assert summary.inputs == tuple(map(str, three[1:]))
         assert np.load(tmp_path / "mean.npz")["w"].tolist() == [3.0] * 3
@@ -184,7 +175,6 @@ class TestOptions:
         assert np.load(tmp_path / "b.npz")["w"].tolist() == [1 + 2 * 1 + 0.5 * 3] * 3
 
     def test_partial_averages_those_that_have_it(self, three, tmp_path):
-        """What only some inputs have is kept, by their weights, and listed."""
         summary = average_checkpoints(three, tmp_path / "mean.npz", partial=True, weights=[5, 1, 3])
         mean = np.load(tmp_path / "mean.npz")
         assert summary.partial == ["only1", "only2"]
@@ -192,7 +182,6 @@ class TestOptions:
         assert mean["w"][0] == rounded(fractions.Fraction(19, 9), "float64")
 
     def test_only_and_skip_choose_by_name(self, three, tmp_path):
-        """Patterns, as of files."""
         average_checkpoints(three, tmp_path / "a.npz", skip=["only*", "head.*"])
         average_checkpoints(three, tmp_path / "b.npz", only="head.?")
         assert (list(np.load(tmp_path / "a.npz")), list(np.load(tmp_path / "b.npz"))) == (["w"], ["head.w"])
@@ -223,7 +212,6 @@ class TestOptions:
         assert mean["n"].dtype is torch.int64
 
     def test_eight_bits_that_differ_name_the_remedy(self, tmp_path):
-        """--dtype converts before averaging."""
         for replica in range(2):
             values = {"w": torch.tensor([2.0**replica]).to(torch.float8_e5m2)}
             save_torch(values, tmp_path / f"{replica}.safetensors")
@@ -231,7 +219,6 @@ class TestOptions:
             average_checkpoints([tmp_path / "0.safetensors", tmp_path / "1.safetensors"], tmp_path / "m.safetensors")
 
     def test_a_dry_run_writes_nothing(self, three, tmp_path):
-        """It says what would be written, and all disagreements."""
         before = sorted(tmp_path.iterdir())
         summary = average_checkpoints(three, tmp_path / "new" / "mean.npz", dry_run=True)
         assert sorted(tmp_path.iterdir()) == before
@@ -240,7 +227,6 @@ class TestOptions:
         assert json.dumps(summary.differences)
 
     def test_missing_folders_are_made(self, three, tmp_path):
-        """And go again if nothing is written into them."""
         average_checkpoints(three[:1], tmp_path / "a" / "b" / "mean.safetensors")
         assert load_file(tmp_path / "a" / "b" / "mean.safetensors")["w"].tolist() == [1.0] * 3
         save_file({"on": np.array([True])}, tmp_path / "x.safetensors")
@@ -266,7 +252,6 @@ class TestTies:
         assert mean["head"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
 
     def test_end_where_one_input_has_two_tensors(self, tmp_path):
-        """Both are averaged and stored."""
         shared = torch.tensor([1.0])
         torch.save({"embed": shared, "head": shared}, tmp_path / "0.bin")
         torch.save({"embed": torch.tensor([3.0]), "head": torch.tensor([5.0])}, tmp_path / "1.bin")
@@ -339,14 +324,12 @@ class TestCodes:
 
     @pytest.mark.parametrize("format_name", ["GPTQ", "float8, ComfyUI"])
     def test_that_differ_from_a_base_are_refused(self, models, tmp_path, format_name):
-        """--base obeys the rule, too."""
         [base, *others], _ = models(format_name, (1, 2, 2))
         with pytest.raises(ValueError, match=r"^The inputs differ in"):
             average_checkpoints(others, tmp_path / "m.safetensors", base=base, op="combine", weights="1,1")
 
     @pytest.mark.parametrize("format_name", CODES)
     def test_that_are_equal_are_kept(self, models, tmp_path, format_name):
-        """In their dtype, whatever is asked for floats; what is beside them is averaged."""
         paths, name = models(format_name, (5, 5))
         average_checkpoints(paths, tmp_path / "m.safetensors", dtype="float64")
         mean = load_torch(tmp_path / "m.safetensors")
@@ -355,7 +338,6 @@ class TestCodes:
         assert (mean[beside].dtype, mean[beside].tolist()) == (torch.float64, [1.5])
 
     def test_are_not_summed(self, models, tmp_path):
-        """Whole numbers are added modulo their range, codes are not."""
         with pytest.raises(ValueError, match=r"^The inputs differ in 'l\.qweight'"):
             average_checkpoints(models("GPTQ")[0], tmp_path / "m.safetensors", op="sum")
 
@@ -384,7 +366,6 @@ class TestIntegers:
 
     @pytest.mark.parametrize(("integers", "expected"), [("mean", ([2, 15], [15], 6)), ("first", ([1, 10], [10], 4))])
     def test_have_two_ways_on(self, pair, tmp_path, integers, expected):
-        """Averaged, the nearest whole number, or those of the first input."""
         average_checkpoints(pair, tmp_path / "m.npz", integers=integers)
         mean = np.load(tmp_path / "m.npz")
         found = mean["table"].tolist(), mean["bn.num_batches_tracked"].tolist(), mean["n"].item()
@@ -397,7 +378,6 @@ class TestIntegers:
         assert (mean["bn.num_batches_tracked"].tolist(), mean["n"].item()) == ([15], 6)
 
     def test_need_one_of_two_words(self, pair, tmp_path):
-        """Anything else is refused."""
         with pytest.raises(ValueError, match=r"^--integers got 'last'\. It takes mean or first\.$"):
             average_checkpoints(pair, tmp_path / "m.npz", integers="last")
 

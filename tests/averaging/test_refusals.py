@@ -65,13 +65,11 @@ def save(path, value, name="w"):
 
 
 def save_script(path):
-    """Write a TorchScript archive."""
     with pytest.warns(DeprecationWarning, match="torch.jit"):
         torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
 
 
 def save_optimizer(path):
-    """Write the state of an optimizer."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1)).backward()
@@ -171,7 +169,6 @@ CONTENTS = {
 class TestContents:
     @pytest.mark.parametrize("what", CONTENTS)
     def test_are_recognised_and_named(self, refused, tmp_path, what):
-        """What a file is says its content, whatever its ending."""
         name, write, sentence = CONTENTS[what]
         write(tmp_path / name)
         assert refused(tmp_path / name) == f"'{name}' {sentence}{NOTHING}"
@@ -189,7 +186,6 @@ class TestContents:
             )
 
     def test_of_a_folder_without_weights_say_so(self, refused, tmp_path):
-        """State of the optimizer is no model."""
         (tmp_path / "run").mkdir()
         save_optimizer(tmp_path / "run" / "optimizer.pt")
         assert refused(tmp_path / "run", output="older/mean.pt") == (
@@ -238,7 +234,6 @@ class TestTorchArchives:
 
 
 def write_index(folder, mapping, text=None):
-    """Write an index of shards."""
     text = json.dumps({"metadata": {}, "weight_map": mapping}) if text is None else text
     (folder / "model.safetensors.index.json").write_text(text)
 
@@ -272,24 +267,20 @@ class TestIndexes:
         ],
     )  # fmt: skip
     def test_that_lie_are_refused(self, refused, shards, mapping, reason):
-        """Files outside the folder, tensors that are missing, or elsewhere."""
         write_index(shards, mapping)
         assert refused(shards) == (
             f"The index 'model/model.safetensors.index.json' {reason}. Copy the model again." + NOTHING
         )
 
     def test_with_a_name_twice_are_refused(self, refused, shards):
-        """Readers of JSON differ in which of them counts."""
         write_index(shards, None, '{"weight_map": {"u": "model-0.safetensors", "u": "model-1.safetensors"}}')
         assert "model.safetensors.index.json' has a name twice. Copy" in refused(shards)
 
     def test_to_a_missing_file_are_refused(self, refused, shards):
-        """A shard that was not copied."""
         (shards / "model-1.safetensors").unlink()
         assert refused(shards) == ("'model/model-1.safetensors' cannot be read: no such file or directory." + NOTHING)
 
     def test_a_tensor_in_two_files_is_refused(self, refused, shards):
-        """Which one is meant nobody knows."""
         save_file({"u": np.ones(3, "float32"), "v": np.ones(3, "float32")}, shards / "model-1.safetensors")
         assert "model.safetensors.index.json' has 'u' in two files. Copy" in refused(shards)
 
@@ -313,14 +304,12 @@ class TestPipes:
         assert refused(tmp_path / name) == f"'{name}' cannot be read: it is not a regular file." + NOTHING
 
     def test_in_a_folder_are_no_shards(self, refused, shards):
-        """Nor are they small files to copy."""
         os.mkfifo(shards / "config.json")
         (shards / "model-1.safetensors").unlink()
         os.mkfifo(shards / "model-1.safetensors")
         assert refused(shards) == "'model/model-1.safetensors' cannot be read: it is not a regular file." + NOTHING
 
     def test_in_a_distributed_checkpoint_are_refused(self, refused, tmp_path):
-        """Its metadata is a file."""
         (tmp_path / "run").mkdir()
         os.mkfifo(tmp_path / "run" / ".metadata")
         assert refused(tmp_path / "run", output="older/mean.pt") == (
@@ -395,21 +384,18 @@ CHANGES = {
 
 class TestDistributedCheckpoints:
     def test_of_two_pieces_are_averaged(self, pieces, tmp_path):
-        """What is changed below is whole before."""
         with Run([pieces(lambda _: None)], tmp_path / "mean.npz", Request()) as run:
             run.write()
         assert np.load(tmp_path / "mean.npz")["w"].tolist() == [0, 1, 2, 3] * 2
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_whose_pieces_are_no_whole_are_refused(self, refused, pieces, change):
-        """They overlap, leave gaps, or lie nowhere."""
         damage, reason = CHANGES[change]
         assert refused(pieces(damage), output="older/mean.pt") == (
             f"'run' is no whole distributed checkpoint: 'w' {reason}. Save it again." + NOTHING
         )
 
     def test_whose_file_is_short_are_refused(self, refused, pieces):
-        """A file of pieces that was cut."""
         folder = pieces(lambda _: None)
         [path] = folder.glob("*.distcp")
         os.truncate(path, path.stat().st_size // 2)
@@ -478,11 +464,9 @@ class TestReplacedInputs:
 class TestOutputs:
     @pytest.mark.parametrize("output", ["model/mean.safetensors", "model/new/mean.safetensors", "model", "."])
     def test_in_an_input_or_around_one_are_refused(self, refused, shards, output):
-        """One of them would become part of the other."""
         assert refused(shards, output=output).startswith("--output '")
 
     def test_that_are_there_and_not_empty_are_refused(self, refused, shards):
-        """A folder cannot be replaced at once."""
         assert refused(shards, output="older") == (
             "--output 'older' is a folder that is not empty. Name a new one, or remove it."
         )
@@ -543,7 +527,6 @@ class TestRuns:
 
     @pytest.mark.parametrize("output", OUTPUTS)
     def test_to_one_output_are_not_two(self, in_the_middle, tmp_path, output):
-        """The second is refused, and the first ends well."""
         source = save(tmp_path / "model", 1)
         first = in_the_middle(source, output)
         sentence = r"^Another run is writing to --output '.*'\. Wait for it, or name another output\.$"
@@ -570,7 +553,6 @@ def small_disk(tmp_path):
 class TestFullDisks:
     @pytest.mark.parametrize("output", OUTPUTS)
     def test_are_one_sentence(self, capsys, tmp_path, small_disk, output):
-        """Nothing is left on the disk but what was there."""
         (tmp_path / "big").mkdir()
         save_file({"w": np.ones(1 << 19)}, tmp_path / "big" / "model.safetensors")
         (small_disk / "other").write_bytes(b"older")

@@ -19,7 +19,6 @@ WEIGHTS = {"mean": ("0.3,0.7", "0.2,0.3,0.5"), "combine": ("1.5,-0.7,0.2",)}
 
 
 def tensor_of(bits, dtype):
-    """Return a tensor of these bits."""
     width, _ = WIDTHS[dtype]
     return torch.from_numpy(bits.view(f"int{width}")).view(getattr(torch, dtype))
 
@@ -82,7 +81,6 @@ class TestDecimalWeights:
     @pytest.mark.parametrize("dtype", WIDTHS)
     @pytest.mark.parametrize(("op", "text"), [(op, text) for op, texts in WEIGHTS.items() for text in texts])
     def test_give_the_exact_value_rounded_once(self, tmp_path, capsys, op, text, dtype):
-        """Every element has the oracle's bits, and no order of the files changes one."""
         weights = text.split(",")
         numerators = [int(10 * fractions.Fraction(weight)) for weight in weights]
         arrays = adversarial(dtype, numerators, COUNT, seed=len(text))

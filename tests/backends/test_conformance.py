@@ -26,11 +26,9 @@ class TestConformance:
     @pytest.mark.parametrize("kind", ["numpy", "fake", "fewer devices", "immutable"])
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds(self, case, kind):
-        """The backend does what the interface says, on every dtype."""
         assert case.run(adapter_of(kind)) is None
 
     def test_covers_every_primitive(self):
-        """The suite calls every method of the interface."""
         called = set()
 
         class Watched(FakeBackend):
@@ -104,7 +102,6 @@ def run_all(adapter):
 class TestConformanceError:
     @pytest.mark.parametrize("wrong", WRONG)
     def test_is_raised_for_a_wrong_backend(self, wrong):
-        """A backend with one fault does not pass."""
         fake = wrong(2)
         with pytest.raises(ConformanceError):
             run_all(Adapter(fake, fake.devices, fake.array, lambda array: array.data))

@@ -30,7 +30,6 @@ def composed(arrays):
 class TestOrder:
     @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, jnp.asarray], ids=["numpy", "torch", "jax"])
     def test_on_host_memory(self, count, make):
-        """In one pass over all arrays."""
         arrays, right = drawn(count)
         ops = ReductionToOneDevice(accumulation_fn=composed)
         value = PerReplica([make(array) for array in arrays])
@@ -39,7 +38,6 @@ class TestOrder:
 
     @pytest.mark.parametrize("root", [0, 1, 4])
     def test_on_devices(self, count, root):
-        """Walked from device to device, to any root."""
         arrays, right = drawn(count)
         with additional_backend(FakeBackend(13)) as fake:
 

@@ -112,13 +112,11 @@ class TestNumbers:
 
     @pytest.mark.parametrize("shape", [(), (0, 3), (1,), (2, 3, 4)])
     def test_of_any_shape(self, shape):
-        """No axes, no elements, several axes."""
         for total in treefold.all_reduce(replicas(3, shape)):
             assert total.shape == shape
             assert (np.asarray(total) == 7).all()
 
     def test_of_an_array_in_another_layout(self):
-        """JAX may keep columns together; rows and columns come out where they went in."""
         kept = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.devices("cpu")[1]))
         contents = np.arange(6, dtype=np.float32).reshape(2, 3)
         turned = jax.device_put(contents, kept)
@@ -127,7 +125,6 @@ class TestNumbers:
 
 class TestDevices:
     def test_results_are_committed_to_their_destination(self):
-        """Every replica's result is on its device, committed to it."""
         value = replicas()
         result = ALL_REDUCE.reduce("sum", value, value)
         assert [next(iter(total.devices())) for total in result] == jax.devices("cpu")
@@ -140,13 +137,11 @@ class TestDevices:
         assert replicas(3).devices == ("cpu:0", "cpu:1", "cpu:2")
 
     def test_an_array_is_a_destination(self):
-        """The result goes where the array is."""
         result = ONE_DEVICE.reduce("sum", replicas(3), put(0.0, 5))
         assert result.devices == ("cpu:5",)
         assert result[0].devices() == {jax.devices("cpu")[5]}
 
     def test_a_call_seen_before_on_other_devices_is_another_call(self):
-        """Two calls that differ in their arrays' devices only give each its own."""
         for first in (0, 3, 0, 3):
             value = PerReplica([put(1.0, first), put(2.0, first + 1)])
             result = ALL_REDUCE.reduce("sum", value, value)
@@ -156,7 +151,6 @@ class TestDevices:
 
 class TestMemory:
     def test_arrays_are_read_where_they_lie(self):
-        """The view has the address of JAX's buffer."""
         for dtype in ("float32", "bfloat16", "complex64", "int8"):
             array = put(np.ones(5, dtype), 3)
             view = backend_of(array).host_view(array)
@@ -192,7 +186,6 @@ class TestMemory:
         assert jax.jit(lambda x: x * 2, donate_argnums=0)(array).unsafe_buffer_pointer() == address
 
     def test_arrays_cannot_be_out(self):
-        """JAX arrays are immutable."""
         value = replicas(2)
         assert refused(lambda: ALL_REDUCE.reduce("sum", value, value, out=value), OutputError) == (
             "Replica 0 has an array that cannot be written. "
@@ -223,13 +216,11 @@ class Frozen:
 
     @classmethod
     def tree_unflatten(cls, names, children):
-        """Return a mapping."""
         return cls(dict(zip(names, children, strict=True)))
 
 
 class TestPytrees:
     def test_of_parameters_in_dictionaries(self):
-        """Nested dictionaries, as flax has them, also in calls seen before."""
         grads = PerReplica([{"params": {"w": put(2.0**r, r), "b": put(3.0**r, r)}} for r in range(3)])
         for _ in range(3):
             result = ALL_REDUCE.reduce("sum", grads, grads)
@@ -246,7 +237,6 @@ class TestPytrees:
         assert (float(layer.kernel), float(layer.bias)) == (7.0, 21.0)
 
     def test_of_different_static_fields_disagree(self):
-        """A static field is part of the structure, which must be the same in all replicas."""
         layers = [Layer(put(1.0), put(1.0), name) for name in ("one", "two")]
         assert refused(lambda: treefold.all_reduce(layers), MismatchError).startswith(
             "Replica 1 has a Layer of another structure, or of other static data, than replica 0's."
@@ -255,7 +245,6 @@ class TestPytrees:
 
 class TestWithJax:
     def test_results_go_into_compiled_functions(self):
-        """A function under jit takes a result, on the result's device."""
         value = replicas(shape=LARGE)
         for device, total in zip(jax.devices("cpu"), ALL_REDUCE.reduce("mean", value, value), strict=True):
             step = jax.jit(lambda x: jnp.sum(x) + 1)(total)
@@ -263,12 +252,10 @@ class TestWithJax:
             assert float(step) == LARGE[0] * 255 / 8 + 1
 
     def test_constants_may_be_reduced_while_jax_traces(self):
-        """Inside jit, arrays that are not traced are constants."""
         value = [put(np.float32(1)), put(np.float32(2))]
         assert float(jax.jit(lambda x: treefold.all_reduce(value)[0] + x)(4.0)) == 7.0
 
     def test_shards_are_replicas(self):
-        """What the refusal of an array on several devices advises works."""
         array = spread()
         value = PerReplica([shard.data for shard in array.addressable_shards])
         result = ALL_REDUCE.reduce("sum", value, value)
@@ -283,7 +270,6 @@ class TestWithJax:
         assert [float(array[5]) for array in value] == [1.0, 2.0, 4.0]
 
     def test_values_are_broadcast_and_gathered(self):
-        """Both end on their devices, keys and narrow floats among what is broadcast."""
         copies = ONE_DEVICE.broadcast(put(np.ones(3, ml_dtypes.float8_e4m3fn)), ["cpu:4", "cpu:1"])
         assert [copy.devices() for copy in copies] == [{jax.devices("cpu")[k]} for k in (4, 1)]
         assert copies[0].dtype == ml_dtypes.float8_e4m3fn
@@ -293,7 +279,6 @@ class TestWithJax:
         assert gathered.devices() == {jax.devices("cpu")[3]}
 
     def test_rows_are_reduced(self):
-        """Sparse rows keep their indices, in replica order."""
         parts = [IndexedSlices(put(np.full((1, 2), 2.0**r), r), put(np.array([r], "int32"), r), (4, 2)) for r in (0, 1)]
         value = PerReplica(parts)
         result = ALL_REDUCE.reduce("sum", value, value)
@@ -307,7 +292,6 @@ class Impostor(jax.Array):
     shape, dtype = (3,), np.dtype("float32")
 
     def devices(self):
-        """Name one."""
         return set(jax.devices("cpu")[:1])
 
     def __array__(self, *_args, **_kinds):
@@ -323,7 +307,6 @@ class Pretender:
 
 class TestRefusals:
     def test_of_arrays_on_several_devices(self):
-        """The sentence says how to pass the parts."""
         advice = (
             "treefold takes arrays on one device each: pass "
             "PerReplica([shard.data for shard in array.addressable_shards]), or a copy on one device."
@@ -335,7 +318,6 @@ class TestRefusals:
         )
 
     def test_of_tracers(self):
-        """Inside jit there is nothing to reduce yet."""
         said = []
 
         def step(x):
@@ -351,7 +333,6 @@ class TestRefusals:
         }
 
     def test_of_deleted_arrays(self):
-        """A donated array has no memory any more; also in a call seen before."""
         arrays = [put(np.ones(3)), put(np.ones(3))]
         for _ in range(3):
             treefold.reduce(arrays, to="cpu:0")
@@ -362,21 +343,18 @@ class TestRefusals:
         )
 
     def test_of_keys(self):
-        """Keys of random numbers are no numbers."""
         assert refused(lambda: treefold.reduce([jax.random.key(0)], to="cpu:0")) == (
             "Replica 0 has a PRNGKeyArray. "
             "treefold takes arrays of numbers: of random keys, pass jax.random.key_data(keys)."
         )
 
     def test_of_mixed_frameworks(self):
-        """The sentence names the replicas and the frameworks."""
         assert refused(lambda: treefold.reduce([put(np.ones(3)), np.ones(3)], to="cpu:0"), MismatchError) == (
             "Replica 1 has a NumPy array where replica 0 has a JAX array. "
             "Every replica must bring the same kind of value; convert one of them."
         )
 
     def test_of_what_derives_from_jax_and_lies(self):
-        """Only JAX's own class holds arrays; what else says so of itself is not asked."""
         assert refused(lambda: treefold.reduce([Impostor(), Impostor()], to="cpu:0")).startswith(
             "Replica 0 has a Impostor. "
         )
@@ -388,7 +366,6 @@ class TestRefusals:
         )
 
     def test_of_what_has_a_shape_and_nothing_else(self):
-        """Planning takes it, reducing does not."""
         pair = PerReplica([Pretender(), Pretender()])
         assert ALL_REDUCE.plan(pair, pair).leaves[0].dtype == "float64"
         sentence = refused(lambda: ALL_REDUCE.reduce("sum", pair, pair))

@@ -22,12 +22,10 @@ class Masked:
 
 class TestWeights:
     def test_are_arrays_of_one_axis_or_scalars(self):
-        """Alone, or in a list."""
         for weights in (jnp.array([1, 3]), jnp.array([0.25, 0.75]), [jnp.array(1.0), jnp.array(3)]):
             assert reduce([1.0, 3.0], "mean", weights=weights) == 2.5
 
     def test_are_no_tracers(self):
-        """Those have no numbers yet."""
         with pytest.raises(
             ArgumentError, match=r"^weights has a JAX tracer, which stands for an array without being one"
         ):
@@ -36,11 +34,9 @@ class TestWeights:
 
 class TestStaticFields:
     def test_are_compared(self):
-        """Equal ones stay as they are."""
         [made, _] = all_reduce([Masked(jnp.ones(2), "mask"), Masked(jnp.ones(2), "mask")])
         assert (made.array.tolist(), made.mask) == ([2, 2], "mask")
 
     def test_are_no_arrays(self):
-        """Whether two arrays are one, their == does not say; JAX does not compare such structures either."""
         with pytest.raises(ArgumentError, match=r"^Two structures cannot be compared, because == of the static data"):
             all_reduce([Masked(jnp.ones(2), np.arange(2)), Masked(jnp.ones(2), np.arange(2))])

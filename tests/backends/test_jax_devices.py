@@ -21,7 +21,6 @@ def value():
 
 class TestDevices:
     def test_that_jax_has_not_are_refused(self, value):
-        """JAX has as many CPU devices as it was started with."""
         sentence = (
             r"^JAX has no device cpu:8 here\. It has cpu:0, cpu:1, cpu:2, cpu:3, cpu:4 … \(8 devices\)\. Name one of "
             r"these; nothing is placed elsewhere for you\.$"
@@ -30,7 +29,6 @@ class TestDevices:
             OPS.reduce("sum", value, "cpu:8")
 
     def test_may_be_given_as_jax_has_them(self, value):
-        """One, or several."""
         devices = jax.devices("cpu")
         assert OPS.reduce("sum", value, devices[5]).devices == ("cpu:5",)
         assert OPS.reduce("sum", value, [devices[1], "cpu:3"]).devices == ("cpu:1", "cpu:3")

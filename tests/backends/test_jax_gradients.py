@@ -21,7 +21,6 @@ def trees():
 class TestGradientsOfWholeNumbers:
     @pytest.mark.parametrize("op", ["mean", "max"])
     def test_are_named_and_what_to_do_is_said(self, trees, op):
-        """By the path of the leaf."""
         with pytest.raises(DtypeError) as caught:
             treefold.all_reduce(trees, op)
         assert str(caught.value) == (
@@ -30,13 +29,11 @@ class TestGradientsOfWholeNumbers:
         )
 
     def test_may_be_none(self, trees):
-        """As the sentence has it."""
         trees = [jax.tree.map(lambda g: None if g.dtype == jax.dtypes.float0 else g, tree) for tree in trees]
         [mean, _] = treefold.all_reduce(trees, "mean")
         assert mean["step"] == [None]
         assert mean["w"].tolist() == [3.0, 3.0]
 
     def test_are_copied(self, trees):
-        """There is nothing in them to get wrong."""
         [copied] = treefold.broadcast(trees[0], ["cpu:0"])
         assert copied["step"][0].dtype == jax.dtypes.float0

@@ -32,7 +32,6 @@ class TestMean:
                 assert (exact.dtype, exact.tolist()) == (np.dtype(wide), [1.5, 2**24 + 1 if wide == "float64" else 100])
 
     def test_of_sparse_integers_have_a_float32_mean(self):
-        """Rows are divided and their indices are not."""
         rows = [IndexedSlices(put(np.array([[2 * r]], "int32")), put(np.array([r], "int32")), (4, 1)) for r in (1, 2)]
         mean = ReductionToOneDevice().reduce("mean", PerReplica(rows), "cpu:0")[0]
         assert (mean.values.dtype, np.asarray(mean.values).tolist()) == (np.float32, [[1.0], [2.0]])

@@ -99,17 +99,14 @@ def check(dtype, elements, weights, divisor):
 @pytest.mark.parametrize("dtype", WIDTHS)
 class TestExactFold:
     def test_sum(self, dtype, kind):
-        """The exact sum, rounded once."""
         for count in _REPLICAS:
             check(dtype, drawn(dtype, kind, count, "sum"), None, 1)
 
     def test_mean(self, dtype, kind):
-        """The exact mean, rounded once."""
         for count in _REPLICAS:
             check(dtype, drawn(dtype, kind, count, "mean"), None, count)
 
     def test_weights(self, dtype, kind):
-        """Of few bits, of many, and 0, which leaves a replica out, NaN and all."""
         draw = random.Random("weights")  # noqa: S311 - a test's choice
         for count in _REPLICAS[1:6]:
             for weights in ([0, 1, 3, 7], [1, 1023, 5], [2**40 + 1, 2**53 - 1], [0, 2**200 + 3, 1]):
@@ -117,7 +114,6 @@ class TestExactFold:
                 check(dtype, drawn(dtype, kind, count, "weights"), chosen, sum(chosen))
 
     def test_any_order(self, dtype, kind):
-        """The same bits, however the replicas are permuted."""
         draw = random.Random("orders")  # noqa: S311 - a test's choice
         elements = drawn(dtype, kind, 8, "orders")
         right = folded(dtype, elements, None, 8)
@@ -130,7 +126,6 @@ class TestExponentsThatAreNearlyTooFarApart:
     @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 45), ("float32", 29), ("float64", 26)])
     @pytest.mark.parametrize("count", [3, 8])
     def test_sums(self, dtype, bits, count):
-        """Where additions in float64 cease to be exact; the difference between exponents is the block's."""
         width, precision = WIDTHS[dtype]
         draw = random.Random(f"{dtype} {count}")  # noqa: S311 - a test's choice
         for spread in range(bits - 4, bits + 3):
@@ -146,7 +141,6 @@ class TestExponentsThatAreNearlyTooFarApart:
 class TestNeighbours:
     @pytest.mark.parametrize("dtype", WIDTHS)
     def test_of_every_kind(self, dtype):
-        """Elements whose exponents are near lie among others, in several blocks."""
         for count in (2, 8, 64):
             elements = [one for kind in KINDS for seed in range(20) for one in drawn(dtype, kind, count, seed)]
             random.Random("places").shuffle(elements)  # noqa: S311 - a test's choice
@@ -172,7 +166,6 @@ class TestExamples:
         assert exact_fold(parts, "float32", weights=None, divisor=1)[0] == np.float32(1 + 2.0**-23)
 
     def test_a_nonzero_value_that_rounds_to_zero_keeps_its_sign(self):
-        """As a quotient does."""
         parts = [np.array([value]) for value in (-5e-324, 0.0, 0.0)]
         result = exact_fold(parts, "float64", weights=None, divisor=3)[0]
         assert result == 0

@@ -61,7 +61,6 @@ class TestModes:
 
     @pytest.mark.parametrize("mode", MODES)
     def test_leave_sums_of_the_reference_exact(self, mode, monkeypatch):
-        """Sums of float64 without the native core, by `math.fsum`."""
         monkeypatch.setattr(host_fold.native, "HAS_NATIVE", False)
         monkeypatch.setattr(host_fold, "_warn_without_native", lambda: None)
         rng = np.random.default_rng(0)
@@ -74,7 +73,6 @@ class TestModes:
 class TestWithoutTheCore:
     @pytest.mark.parametrize("mode", MODES)
     def test_the_c_library_sets_the_mode_and_restores_it(self, mode):
-        """Also behind an error."""
         with thread_mode("nearest"):
             plain = current_mode()
         with thread_mode(mode):

@@ -40,14 +40,12 @@ def make(array, device):
 
 
 def per_replica(arrays):
-    """Return one tensor per device."""
     return treefold.PerReplica([make(array, f"cpu:{index}") for index, array in enumerate(arrays)])
 
 
 class TestConformance:
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds(self, case):
-        """The backend does what the interface says."""
         backend = backend_of(tf.constant(1.0))
         devices = tuple(f"cpu:{index}" for index in range(8))
         assert case.run(Adapter(backend, devices, make, lambda tensor: tensor.numpy(), DTYPES)) is None
@@ -57,7 +55,6 @@ class TestBits:
     @pytest.mark.parametrize("dtype", ["float16", BFLOAT16, "float32", "float64", "int32", "complex128"], ids=str)
     @pytest.mark.parametrize("op", ["sum", "mean", "product"])
     def test_are_numpys(self, op, dtype):
-        """Host memory is host memory: what the kernel gives for arrays it gives for tensors."""
         arrays = list(np.random.default_rng(1).normal(scale=9, size=(5, 7, 300)).astype(dtype))
         ops = treefold.HierarchicalCopyAllReduce(num_packs=3)
         expected = ops.reduce(op, treefold.PerReplica(arrays), "cpu:0")[0]
@@ -116,7 +113,6 @@ class TestArithmeticAsOps:
         ids=["SUM", "MEAN", "weighted", "PRODUCT"],
     )
     def test_does_not_overflow_or_underflow_on_the_way(self, fold, dtype, is_compiled):
-        """Numbers of every size in any order, zeros and infinities among them."""
         arrays = values_of_every_size(np.random.default_rng(3), dtype, 5)
         kinds = {"dtype": dtype, "divisor": 5, "result": dtype}
         folded = tf.function(lambda *parts: fold_tensors(parts, fold, **kinds), jit_compile=is_compiled)
@@ -149,7 +145,6 @@ def _spec(index):
 
 class TestDevices:
     def test_are_the_tensors_own(self):
-        """Results go where the contributions are, also when a call of these shapes was seen elsewhere before."""
         ops = treefold.HierarchicalCopyAllReduce()
         for places in ((0, 1, 2), (0, 1, 2), (5, 3, 1)):
             value = treefold.PerReplica([make(np.float32(2**r), f"cpu:{place}") for r, place in enumerate(places)])
@@ -159,13 +154,11 @@ class TestDevices:
             assert [float(tensor) for tensor in result] == [7.0] * 3
 
     def test_contradicted_ones_are_refused(self):
-        """A device that is named must be the one."""
         value = treefold.PerReplica([make(np.ones(3), "cpu:0"), make(np.ones(3), "cpu:1")], ["cpu:0", "cpu:2"])
         with pytest.raises(DeviceError, match="cpu:2"):
             treefold.HierarchicalCopyAllReduce().reduce("sum", value, value)
 
     def test_that_do_not_exist_are_refused(self):
-        """Eight logical devices are there, so there is no ninth."""
         sentence = (
             r"^TensorFlow has no device /CPU:8 here\. It has cpu:0, cpu:1, cpu:2, cpu:3, cpu:4 … \(8 devices\)\. Name "
             r"one of these; nothing is placed elsewhere for you\.$"
@@ -175,7 +168,6 @@ class TestDevices:
 
     @pytest.mark.parametrize("make", [lambda index: tf.config.list_logical_devices("CPU")[index], _spec])
     def test_may_be_given_as_tensorflow_has_them(self, make):
-        """A logical device is a tuple of two texts, and one device all the same."""
         value = treefold.PerReplica([tf.constant(1.0), tf.constant(2.0)])
         ops = treefold.ReductionToOneDevice()
         assert ops.reduce("sum", value, make(5)).devices == ("cpu:5",)
@@ -184,20 +176,17 @@ class TestDevices:
 
 class TestValues:
     def test_pytrees_keep_their_form(self):
-        """A dictionary of tensors in, a dictionary of tensors out."""
         values = [{"kernel": make(np.full((2, 2), 2.0**r), f"cpu:{r}"), "step": None} for r in range(3)]
         for mean in treefold.all_reduce(values, "mean"):
             assert np.array_equal(mean["kernel"].numpy(), np.full((2, 2), 7 / 3))
             assert mean["step"] is None
 
     def test_variables_count_by_their_value(self):
-        """And stay as they are."""
         variables = [tf.Variable(2.0**r) for r in range(3)]
         assert [float(total) for total in treefold.all_reduce(variables)] == [7.0] * 3
         assert [float(variable) for variable in variables] == [1.0, 2.0, 4.0]
 
     def test_cannot_take_results(self):
-        """Tensors never change, so ``out`` cannot be one: also in a call whose shapes were seen before."""
         value = per_replica([np.ones(4), np.ones(4)])
         ops = treefold.HierarchicalCopyAllReduce()
         for _ in range(2):
@@ -207,17 +196,14 @@ class TestValues:
         assert [tensor.numpy().tolist() for tensor in value] == [[1.0] * 4] * 2
 
     def test_mixed_with_other_frameworks_are_refused(self):
-        """One clear error names the replica."""
         with pytest.raises(MismatchError, match=r"^Replica 1 has a NumPy array where replica 0 has a TensorFlow array"):
             treefold.all_reduce([tf.constant([1.0]), np.ones(1, "float32")])
 
     def test_traced_tensors_run_the_plan_as_ops(self):
-        """Functions of treefold work in XLA, where shapes are known."""
         total = tf.function(lambda *parts: treefold.all_reduce(parts)[0], autograph=False, jit_compile=True)
         assert total(*[tf.constant([2.0**r]) for r in range(5)]).numpy().tolist() == [31.0]
 
     def test_traced_tensors_of_unknown_shape_are_refused(self):
-        """A plan has lengths; the sentence says what to do."""
         function = tf.function(lambda x: treefold.all_reduce([x, x])[0], autograph=False)
         with pytest.raises(
             ArgumentError, match=r"a tensor of shape \(None,\).* Set its shape with tf.ensure_shape, or"
@@ -225,7 +211,6 @@ class TestValues:
             function.get_concrete_function(tf.TensorSpec([None], tf.float32))
 
     def test_strings_are_copied_and_not_reduced(self):
-        """Broadcasting keeps whatever it is given."""
         copies = treefold.broadcast(tf.constant(["a", "b"]), ["cpu:0", "cpu:3"])
         assert [copy.numpy().tolist() for copy in copies] == [[b"a", b"b"]] * 2
         with pytest.raises(ValueError, match=r"^string cannot be reduced"):
@@ -295,23 +280,19 @@ class TestComposites:
         ids=["all_reduce", "reduce", "bare", "gather", "plan"],
     )
     def test_as_values(self, call, kind, is_traced):
-        """By every call."""
         assert self.told(call, kind, is_traced) == "Replica 0 has " + COMPOSITES[kind][1].format("")
 
     def test_within_a_pytree(self, kind, is_traced):
-        """With their path, beside what can be reduced."""
         words = self.told(lambda one: treefold.all_reduce([{"a": tf.ones(1), "b": one}]), kind, is_traced)
         assert words == "Replica 0 has " + COMPOSITES[kind][1].format(" at ['b']")
 
     def test_that_are_broadcast(self, kind, is_traced):
-        """As what is to be copied."""
         words = self.told(lambda one: treefold.broadcast(one, ["cpu:0"]), kind, is_traced)
         assert words == "The value has " + COMPOSITES[kind][1].format("")
 
 
 class TestSpecs:
     def test_are_planned(self):
-        """A shape and a dtype are all that planning needs; a call needs an array."""
         value = treefold.PerReplica([tf.TensorSpec([3], tf.bfloat16)] * 2)
         assert treefold.ReductionToOneDevice().plan(value, "cpu:0").leaves[0].dtype == "bfloat16"
         with pytest.raises(
@@ -322,7 +303,6 @@ class TestSpecs:
 
 class TestMemory:
     def test_is_read_where_it_lies(self):
-        """No copy in."""
         tensor = make(np.arange(1000.0), "cpu:3")
         backend = backend_of(tensor)
         addresses = {backend.host_view(tensor).__array_interface__["data"][0] for _ in range(3)}

@@ -51,7 +51,6 @@ class TestConformance:
     @pytest.mark.usefixtures("exchange")
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds_on_host_memory(self, case):
-        """The backend does what the interface says."""
         adapter = Adapter(backend_of(torch.zeros(1)), HERE, tensor_of, array_of, DTYPES)
         assert case.run(adapter) is None
 
@@ -59,7 +58,6 @@ class TestConformance:
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch reports no GPU here")
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds_on_gpus(self, case):
-        """The same on every GPU there is, and between them."""
         devices = tuple(f"gpu:{index}" for index in range(torch.cuda.device_count()))
         assert case.run(Adapter(backend_of(torch.zeros(1)), devices, tensor_of, array_of, DTYPES)) is None
 
@@ -69,7 +67,6 @@ class TestNumbers:
     @pytest.mark.parametrize("dtype", REDUCIBLE)
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     def test_are_those_of_numpy_bit_for_bit(self, op, dtype):
-        """Special values, random bits and ordinary values give on CPU tensors what they give in NumPy arrays."""
         if dtype in COMPLEX and op in {"min", "max"}:
             return
         arrays = [mixed_values(seed, (257,), dtype) for seed in range(5)]
@@ -79,18 +76,15 @@ class TestNumbers:
                 assert_same_bits(array_of(found), array)
 
     def test_take_weights(self):
-        """Σwᵢxᵢ/Σwᵢ."""
         [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=[1, 0, 3])
         assert torch.equal(mean, torch.full((5,), 13 / 4))
 
     @pytest.mark.parametrize("weights", [torch.tensor([1.0, 0.0, 3.0]), [torch.tensor(w) for w in (1, 0, 3)]], ids=str)
     def test_take_tensors_as_weights(self, weights):
-        """Of one axis, or scalars in a list."""
         [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=weights)
         assert torch.equal(mean, torch.full((5,), 13 / 4))
 
     def test_refuse_tensors_that_are_no_weights(self):
-        """Those of other shapes, and those through which gradients would be lost."""
         with pytest.raises(
             ArgumentError, match=r"^weights is a Tensor\. It takes a list, tuple or one-dimensional array"
         ):
@@ -101,7 +95,6 @@ class TestNumbers:
     @pytest.mark.usefixtures("exchange")
     @pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"])
     def test_of_float8_are_only_moved(self, name):
-        """Broadcasting keeps any dtype; reducing one that has no sum is refused."""
         dtype = getattr(torch, f"float8_{name}")
         value = torch.arange(4.0).to(dtype)
         [copy] = treefold.broadcast(value, "cpu:1")
@@ -114,7 +107,6 @@ class TestNumbers:
 class TestMemory:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])
     def test_of_inputs_is_not_copied(self, dtype):
-        """What the executor reads is the tensor's own memory."""
         tensor = torch.zeros(4, 6, dtype=dtype)[:, ::2]
         view = backend_of(tensor).host_view(tensor)
         assert view.__array_interface__["data"][0] == tensor.data_ptr()
@@ -136,20 +128,17 @@ class TestMemory:
         assert treefold.host_memory_info()["used_bytes"] == before
 
     def test_of_results_is_nobody_elses(self):
-        """One replica, too, gets a copy, and no two results share memory."""
         value = torch.ones(3)
         [alone] = treefold.all_reduce([value])
         one, two = treefold.all_reduce([value, value])
         assert len({t.untyped_storage().data_ptr() for t in (value, alone, one, two)}) == 4
 
     def test_of_nothing_may_lie_anywhere(self):
-        """An empty view begins where its storage has ended, or beyond."""
         empty = torch.zeros(0, 3, 3)[..., 1]
         assert empty.storage_offset() > 0
         assert [made.shape for made in treefold.all_reduce([empty, empty])] == [empty.shape] * 2
 
     def test_may_be_given(self):
-        """out= takes the results; the inputs stay."""
         value, out = PerReplica(tensors()), PerReplica([torch.empty(5) for _ in range(3)])
         result = OPS.reduce("sum", value, value, out=out)
         assert all(made is given for made, given in zip(result, out, strict=True))
@@ -157,7 +146,6 @@ class TestMemory:
         assert [float(tensor[0]) for tensor in value] == [1, 2, 4]
 
     def test_is_written_in_place(self):
-        """With the values as out, on the first call and on the next."""
         for _ in range(3):
             value = PerReplica(tensors())
             kept = list(value)
@@ -176,7 +164,6 @@ LAYOUTS = {
 class TestLayouts:
     @pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
     def test_do_not_matter(self, lay):
-        """Elements are combined by their place in the tensor, whatever their place in memory; in place too."""
         contents = [torch.arange(120.0).reshape(2, 3, 4, 5) * 2**r for r in range(3)]
         value = PerReplica([lay(tensor) for tensor in contents])
         expected = lay(sum(contents))
@@ -188,13 +175,11 @@ class TestLayouts:
         assert [tensor.stride() for tensor in value] == strides
 
     def test_may_differ(self):
-        """Each replica may bring its own."""
         plain = torch.arange(6.0).reshape(2, 3)
         value = [plain, plain.t().contiguous().t(), torch.zeros(1).expand(2, 3)]
         assert all(torch.equal(made, 2 * plain) for made in treefold.all_reduce(value))
 
     def test_of_expanded_tensors_are_for_reading(self):
-        """Their elements share memory, so they take no result."""
         value = PerReplica([torch.tensor([2.0**r]).expand(4) for r in range(3)])
         for _ in range(2):
             assert torch.equal(OPS.reduce("sum", value, value)[2], torch.full((4,), 7.0))
@@ -204,14 +189,12 @@ class TestLayouts:
                 OPS.reduce("sum", value, value, out=value)
 
     def test_that_overlap_themselves_are_for_reading(self):
-        """Windows over one memory as well."""
         windows = torch.arange(6.0).unfold(0, 3, 1)
         with pytest.raises(OutputError, match="whose elements share memory"):
             treefold.all_reduce([windows], out=[windows])
 
     @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
     def test_may_be_small(self, shape):
-        """Scalars and tensors without elements."""
         for _ in range(2):
             value = PerReplica(tensors(3, shape))
             for made in (*OPS.reduce("mean", value, value), *OPS.reduce("mean", value, value, out=value)):
@@ -236,7 +219,6 @@ def _a_leaf(owner, where=""):
 
 class TestAutograd:
     def test_leaves_are_taken_and_results_carry_no_gradients(self):
-        """Parameters and other leaves."""
         for _ in range(2):
             [made, _] = treefold.all_reduce([torch.nn.Parameter(torch.ones(3)), torch.ones(3).requires_grad_()])
             assert torch.equal(made, torch.full((3,), 2.0))
@@ -259,7 +241,6 @@ class TestAutograd:
                 assert torch.equal(ops.reduce("sum", value, "cpu:0")[0]["w"], torch.full((3,), 3.0))
 
     def test_broadcast_and_gather_refuse_it_too(self):
-        """Wherever a tensor comes in."""
         made = 2 * torch.ones(3).requires_grad_()
         with pytest.raises(ValueError, match=r"^The value has a tensor with grad_fn"):
             treefold.broadcast(made, "cpu:1")
@@ -298,7 +279,6 @@ class TestAutograd:
                     out[1]["w"].zero_()
 
     def test_leaves_in_place_are_refused_though_the_call_is_known(self):
-        """The fast path tells tensors that are recorded from others."""
         leaves = [torch.ones(3).requires_grad_(), torch.ones(3)]
         plain = [torch.ones(3), torch.ones(3)]
         for _ in range(3):
@@ -309,7 +289,6 @@ class TestAutograd:
         assert [leaf.tolist() for leaf in leaves] == [[1.0] * 3] * 2
 
     def test_inference_tensors_are_taken(self):
-        """They have no version counters to count up."""
         with torch.inference_mode():
             value = [torch.ones(3), torch.ones(3)]
         for _ in range(3):
@@ -319,7 +298,6 @@ class TestAutograd:
 
 class TestStructures:
     def test_of_state_dicts_come_back(self):
-        """Ordered as they were."""
         models = [torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)) for _ in range(3)]
         value = PerReplica([model.state_dict() for model in models])
         for _ in range(2):
@@ -330,7 +308,6 @@ class TestStructures:
             assert torch.equal(mean["0.weight"], wide.float())
 
     def test_may_be_nested(self):
-        """Lists of gradients in dictionaries, sparse rows among them."""
         value = PerReplica(
             [
                 {
@@ -347,7 +324,6 @@ class TestStructures:
         assert torch.equal(total["e"].indices, torch.arange(3))
 
     def test_of_two_frameworks_stand_side_by_side(self):
-        """Each leaf comes back as what it was."""
         value = PerReplica([{"t": torch.full((2,), 2.0**r), "n": np.full(2, 2.0**r)} for r in range(2)])
         for _ in range(2):
             total = OPS.reduce("sum", value, value)[1]
@@ -355,7 +331,6 @@ class TestStructures:
             assert np.array_equal(total["n"], np.full(2, 3.0))
 
     def test_do_not_mix_frameworks_in_one_leaf(self):
-        """One clear error that names the replicas."""
         sentence = (
             r"^Replica 1 has a NumPy array at \['w'\] where replica 0 has a PyTorch array\. "
             r"Every replica must bring the same kind of value; convert one of them\.$"
@@ -375,7 +350,6 @@ class TestCallbacks:
         assert torch.equal(value[0], torch.ones(3))
 
     def test_must_return_a_plain_tensor(self):
-        """Not sparse rows, for instance."""
         ops = ReductionToOneDevice(accumulation_fn=lambda parts: parts[0].to_sparse())
         with pytest.raises(
             ValueError, match=r"^accumulation_fn returned a tensor of layout torch\.sparse_coo\. It must"

@@ -30,7 +30,6 @@ def tensor_of(array):
 
 
 def array_of(tensor):
-    """Return a tensor's contents."""
     return (
         tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
         if tensor.dtype is torch.bfloat16
@@ -48,15 +47,12 @@ def elsewhere():
 class TestConformance:
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds_step_by_step(self, case, elsewhere):
-        """Plans are walked, copies go from device to device, and PyTorch's operations fold."""
-
         def make(array, device):
             return elsewhere.put(tensor_of(array), device)
 
         assert case.run(Adapter(elsewhere, DEVICES, make, array_of, ("bfloat16", "int32"))) is None
 
     def test_names_the_executor(self, elsewhere):
-        """Such plans are not the host's."""
         value = PerReplica([elsewhere.put(torch.full((3,), 2.0**r), f"gpu:{r}") for r in range(3)])
         result = HierarchicalCopyAllReduce().reduce("sum", value, value)
         assert result.plan.executor == "local"
@@ -65,7 +61,6 @@ class TestConformance:
         assert all(torch.equal(tensor, torch.full((3,), 7.0)) for tensor in result)
 
     def test_carries_no_gradients(self, elsewhere):
-        """Leaves are read, and written in place under no_grad, and nothing is recorded."""
         leaves = [elsewhere.put(torch.full((3,), 2.0**r).requires_grad_(), f"gpu:{r}") for r in range(3)]
         value = PerReplica(leaves)
         assert not ReductionToOneDevice().reduce("mean", value, "gpu:1")[0].requires_grad
@@ -90,7 +85,6 @@ class TestOut:
         ],
     )
     def test_is_apart_or_in_place(self, starts, sentence, devices, elsewhere):
-        """All in one memory, said to be that of several devices."""
         memory = torch.arange(4000.0)
         before = memory.clone()
         value = PerReplica([memory[:1000], memory[1000:2000]])
@@ -105,7 +99,6 @@ class TestOut:
         assert torch.equal(memory, before)
 
     def test_of_a_batch_is_no_contribution_of_another_value(self, elsewhere):
-        """One value's target is another value's contribution."""
         memory = elsewhere.put(torch.arange(32.0), "gpu:0")
         first, second = PerReplica([memory[:8], memory[8:16]]), PerReplica([memory[16:24], memory[24:]])
         with pytest.raises(OutputError, match=r"^Component 0 of out at \[1\] overlaps replica 0's array"):
@@ -113,7 +106,6 @@ class TestOut:
         assert torch.equal(memory, torch.arange(32.0))
 
     def test_may_lie_between_the_elements_of_another(self, elsewhere):
-        """Strided tensors that share no element share no memory."""
         memory = elsewhere.put(torch.arange(40.0), "gpu:0")
         value = PerReplica([memory[0:20:2], memory[20::2]])
         out = PerReplica([memory[1:20:2], memory[21::2]])
@@ -138,7 +130,6 @@ class TestFoldOnDevice:
     @pytest.mark.parametrize("dtype", REDUCIBLE)
     @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MIN, ReduceOp.MAX])
     def test_of_special_and_random_values(self, op, dtype, accumulate):
-        """Overflow, NaN, zeros of both signs, denormals; a partial fold, and the whole."""
         fold = Fold(op, accumulate)
         if not folds_on_device(fold, dtype) or (dtype.startswith("complex") and op in {ReduceOp.MIN, ReduceOp.MAX}):
             assert dtype in {"int64", "uint64", "complex64", "complex128"}
@@ -150,7 +141,6 @@ class TestFoldOnDevice:
 
     @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "complex64"])
     def test_with_weights(self, dtype):
-        """A weight of 0 leaves its replica out, NaN and all."""
         arrays = [mixed_values(replica, (301,), dtype) for replica in range(4)]
         for weights in ((1.0, 2.0, 0.0, 5.0), (1e308, 1e-300, 1e-9, 0.0), (5e-324, 1e-323, 0.0, 5e-324)):
             fold = Fold(ReduceOp.MEAN, weights=read_weights(weights, ReduceOp.MEAN))
@@ -180,12 +170,10 @@ class TestFoldOnDevice:
 
     @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
     def test_of_flags(self, op):
-        """And, or."""
         arrays = [np.array([False, False, True, True]), np.array([False, True, False, True])]
         assert_same_bits(*folded(arrays, Fold(op), "bool", 2))
 
     def test_leaves_its_inputs_alone(self):
-        """A single contribution is copied, too."""
         for op in (ReduceOp.SUM, ReduceOp.MAX):
             tensor = torch.ones(3)
             made = fold_on_device([tensor], Fold(op), dtype="float32", divisor=1, result=torch.float32)
@@ -195,7 +183,6 @@ class TestFoldOnDevice:
 class TestScaleOnDevice:
     @pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint32", "int32", "complex64", "complex128"])
     def test_rounds_once(self, dtype):
-        """The bits of the reference."""
         array = mixed_values(3, (301,), dtype)
         result = Fold(ReduceOp.MEAN).result_dtype(dtype)
         found = scale_on_device(tensor_of(array), 7, getattr(torch, result))

@@ -24,11 +24,9 @@ class Liar(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """Answer every question with something else."""
         return 5
 
     def stride(self):
-        """Claim to be row-major."""
         return (1,)
 
 
@@ -131,11 +129,9 @@ class TestRefusals:
                 assert said_by(ops.gather, value, "cpu:0", 0) == expected
 
     def test_hold_for_broadcasts(self, make, sentence, seen):
-        """The one value is meant."""
         assert said_by(seen.broadcast, make(), "cpu:1") == f"The value has {sentence}"
 
     def test_hold_for_out(self, make, sentence, seen):
-        """Nothing is written into it, nor into the others."""
         good = torch.zeros(4)
         value = PerReplica([torch.ones(4), torch.ones(4)])
         with pytest.raises(OutputError) as caught:
@@ -146,7 +142,6 @@ class TestRefusals:
 
 class TestPlans:
     def test_are_not_made_for_what_has_no_shape(self):
-        """Plans need nothing but a shape, which a nested tensor does not have."""
         expected = "The value has a nested tensor. Pass the tensors that it consists of, in a list."
         assert said_by(HierarchicalCopyAllReduce().plan, PerReplica([nested()]), "cpu:0") == expected
 
@@ -159,7 +154,6 @@ class TestDevices:
         assert OPS.reduce("sum", PerReplica([torch.ones(4)]), liar).devices == ("cpu:0",)
 
     def test_of_the_cpu_are_as_many_as_are_named(self):
-        """Host tensors stand on any logical cpu:k."""
         value = PerReplica([torch.ones(2), torch.ones(2)], devices=["cpu:7", "cpu:3"])
         assert OPS.reduce("sum", value, ["cpu:5", "cpu:11"]).devices == ("cpu:5", "cpu:11")
 
@@ -175,7 +169,6 @@ class TestDevices:
         ],
     )
     def test_must_exist(self, device, built, count, said, monkeypatch):
-        """Nothing is placed elsewhere; the device has the caller's name, and a reason that is known is told."""
         monkeypatch.setattr(torch.version, "cuda", built)
         monkeypatch.setattr(torch.version, "hip", None)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -186,7 +179,6 @@ class TestDevices:
         assert str(caught.value) == f"PyTorch has no device {said.format(there)} {end}"
 
     def test_may_be_given_as_pytorch_has_them(self):
-        """Wherever a name may stand."""
         cpu, tensors = torch.device("cpu"), [torch.ones(2), torch.full((2,), 2.0)]
         for destinations in (cpu, [cpu, torch.device("cpu:1")]):
             result = OPS.reduce("sum", PerReplica(tensors, [cpu, "cpu:1"]), destinations)
@@ -198,7 +190,6 @@ class TestDevices:
         assert repr(treefold.choose_cross_device_ops([cpu, "cpu:1"]).ops) == "ReductionToOneDevice()"
 
     def test_without_an_index_are_the_current_one(self, monkeypatch):
-        """As PyTorch has it for CUDA."""
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
         assert read_device(torch.device("cuda")) == "gpu:1"
@@ -208,7 +199,6 @@ class TestDevices:
 class TestPlan:
     @pytest.mark.parametrize("make", [lambda: torch.ones(4, device="meta"), fake])
     def test_takes_tensors_without_contents(self, make):
-        """Nothing is moved, so shapes and dtypes are enough; it is the plan of tensors with contents."""
         value = PerReplica([torch.ones(4) for _ in range(3)])
         plan = OPS.plan(PerReplica([make() for _ in range(3)]), value)
         assert plan == OPS.plan(value, value)
@@ -217,7 +207,6 @@ class TestPlan:
 
 class TestTransforms:
     def test_of_torch_func_are_refused(self):
-        """Inside vmap and grad a tensor stands for something else."""
         calls = []
 
         def reduced(tensor):
@@ -258,14 +247,12 @@ class TestZerosWithoutMemory:
         return weight.grad[request.param :][:4]
 
     def test_are_read(self, zeros, seen):
-        """As zeros, in the first call and in those that follow."""
         for _ in range(3):
             value = PerReplica([zeros, torch.full((4,), 2.0)])
             assert [one.tolist() for one in seen.reduce("sum", value, value)] == [[2.0] * 4] * 2
         assert [one.tolist() for one in treefold.broadcast(zeros, ["cpu:0", "cpu:1"])] == [[0.0] * 4] * 2
 
     def test_are_not_written(self, zeros):
-        """There is nothing to write."""
         good, value = torch.ones(4), [torch.ones(4), torch.ones(4)]
         with pytest.raises(OutputError, match=r"^Component 1 of out has an array that cannot be written\."):
             treefold.all_reduce(value, out=[good, zeros])
@@ -274,8 +261,6 @@ class TestZerosWithoutMemory:
 
 class TestThreads:
     def test_may_reduce_at_the_same_time(self, seen):
-        """One ops object, four threads, each with values of its own."""
-
         def work(number):
             right = []
             for _ in range(50):
@@ -290,7 +275,6 @@ class TestThreads:
 
 class TestFastPath:
     def test_is_taken_by_plain_tensors(self, seen, monkeypatch):
-        """A call seen before is not validated again."""
         leaves = PerReplica([torch.nn.Parameter(torch.ones(4)), torch.ones(4)])
         seen.reduce("sum", leaves, leaves)
         monkeypatch.setattr("treefold.ops.base._read_entries", None)
@@ -300,6 +284,5 @@ class TestFastPath:
         assert torch.equal(seen.reduce("sum", leaves, leaves)[1], torch.full((4,), 2.0))
 
     def test_tells_frameworks_apart(self, seen):
-        """NumPy arrays of the same shape and dtype come back as NumPy arrays."""
         arrays = PerReplica([torch.ones(4).numpy(), torch.ones(4).numpy()])
         assert type(seen.reduce("sum", arrays, arrays)[0]) is type(arrays[0])

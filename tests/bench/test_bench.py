@@ -48,23 +48,19 @@ class TestSizes:
 
     @pytest.mark.parametrize("text", ["", "0", "-4K", "4.5M", "K", "4T", "four", "0K", "9" * 5000])
     def test_refuses_other_text_in_one_sentence(self, text):
-        """The sentence names the option, the text and what is allowed."""
         with pytest.raises(
             BenchError, match=r"^-b got '.{0,60}\. It takes a number of bytes of at least 1, with K, M or G"
         ):
             parse_size(text, "-b")
 
     def test_names_sizes_back(self):
-        """A power of two reads as it was written."""
         assert [bytes_in_words(n) for n in (1, 4096, 1 << 28, 1 << 30)] == ["1 B", "4 KiB", "256 MiB", "1 GiB"]
 
     def test_sweeps_up_to_the_end(self):
-        """The end is in, and nothing beyond it."""
         assert sweep_sizes(4096, 65536, 4) == [4096, 16384, 65536]
         assert sweep_sizes(4096, 65535, 4) == [4096, 16384]
 
     def test_refuses_sweeps_that_never_arrive(self):
-        """A factor below 2 and an end before the beginning."""
         with pytest.raises(BenchError, match=r"^-f got 1\. It takes a whole number of at least 2\.$"):
             sweep_sizes(4, 8, 1)
         with pytest.raises(BenchError, match=r"^-b got 8 bytes and -e got 4\."):
@@ -84,18 +80,15 @@ class TestModels:
         ],
     )
     def test_tables_add_up_to_the_published_totals(self, name, tensors, parameters):
-        """Number of tensors and of parameters."""
         shapes = MODELS[name]()
         assert (len(shapes), sum(map(math.prod, shapes))) == (tensors, parameters)
 
 
 class TestSchema:
     def test_json_round_trip(self):
-        """A run reads back as it was."""
         assert run_of_json(RUN.to_json()) == RUN
 
     def test_csv_round_trip(self):
-        """So do rows, with their rivals."""
         assert rows_of_csv(rows_to_csv(RUN.rows)) == RUN.rows
 
     @pytest.mark.parametrize(("devices", "factor"), [(1, 0), (2, 1), (8, 1.75)])
@@ -108,7 +101,6 @@ class TestSchema:
 
 class TestClock:
     def test_contestants_take_turns_in_alternating_order(self):
-        """So that no one always runs behind the same other one; warmup rounds leave no times."""
         order = []
         runners = {name: lambda calls, name=name: (order.append(name), [1.0] * calls)[1] for name in "ab"}
         times = interleave(runners, Pace(rounds=2, warmup=1, calls=3))
@@ -116,12 +108,10 @@ class TestClock:
         assert times == {"a": ((1.0,) * 3,) * 2, "b": ((1.0,) * 3,) * 2}
 
     def test_every_call_is_timed_by_the_clock_it_is_given(self):
-        """One reading before and one after."""
         readings = iter([1.0, 3.0, 10.0, 15.0])
         assert clocked(lambda: None, lambda: next(readings))(2) == [2.0, 5.0]
 
     def test_ratios_are_taken_within_rounds(self):
-        """A machine that slows down for a round slows both."""
         assert spread_of_ratios(((2.0,), (20.0,), (2.0,)), ((1.0,), (10.0,), (1.0,))) == Spread(2.0, 2.0, 2.0, 2.0)
 
     def test_short_calls_come_in_bursts(self):
@@ -134,7 +124,6 @@ class TestContents:
     @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint32", "int64"])
     @pytest.mark.parametrize("devices", [1, 3, 8, 20])
     def test_losing_any_replica_is_seen(self, op, dtype, devices):
-        """The fold without a replica differs from the fold with it, at some position, for every one that is lost."""
         if op in {"sum", "mean"} and devices > 8 and dtype in {"float16", "bfloat16", "int8"}:
             devices = 7  # powers of two repeat beyond what the dtype holds
         whole = work(op=op, dtype=dtype, devices=devices)
@@ -146,7 +135,6 @@ class TestContents:
 
     @pytest.mark.parametrize("position", [0, 500, 32768, 100_002])
     def test_one_flipped_element_is_seen(self, position):
-        """#wrong counts it, wherever it is, down to the last bit."""
         one = work(shapes=((100_003,),))
         result = np.empty(100_003, np.float32)
         fill(result, pattern(one, 0, 0) * np.float32(255))
@@ -155,7 +143,6 @@ class TestContents:
         assert count_wrong(one, 0, result) == 1
 
     def test_another_shape_or_dtype_is_all_wrong(self):
-        """A result that is not comparable counts in full."""
         assert count_wrong(work(), 0, np.zeros((5, 3), np.float32)) == 15
         assert count_wrong(work(), 0, np.zeros((3, 5), np.float64)) == 15
 
@@ -169,12 +156,10 @@ class TestMeasure:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64"])
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_every_placement_is_right_in_every_element(self, placement, dtype, op):
-        """All results agree with the oracle."""
         one = work(placement=placement, dtype=dtype, op=op)
         assert check_call(Arrays(one), one) == 0
 
     def test_a_row_says_what_was_done(self):
-        """Sizes, placement, and a share of the limit where the native core is there."""
         one = work(placement="out-of-place", devices=3, threads=1)
         ticks = []
         variant = Variant("into new results", dataclasses.replace(one, placement="new"))
@@ -190,7 +175,6 @@ class TestMeasure:
         assert make_loops(Arrays(one), one) == {}
 
     def test_the_limit_is_the_fastest_loop_s(self):
-        """Whichever it is on this machine, the row names it."""
         one = work(devices=3, threads=2)
         row = measure(one, Pace(2, 1), progress=Progress())
         assert row.limit_by in {"", *make_loops(Arrays(one), one)}
@@ -210,17 +194,14 @@ class TestMeasure:
         ],
     )
     def test_refuses_what_is_no_work(self, changes, sentence):
-        """One sentence each."""
         with pytest.raises(BenchError, match=sentence):
             work(**changes).check()
 
     def test_refuses_a_size_that_holds_no_element(self):
-        """Four bytes are half a float64."""
         with pytest.raises(BenchError, match=r"^-b got 4 bytes\. One float64 takes 8\.$"):
             shapes_of_size(4, "float64")
 
     def test_refuses_what_does_not_fit(self):
-        """Before anything is allocated."""
         huge = Work("huge", shapes_of_size(1 << 50, "float32"))
         with pytest.raises(BenchError, match=r"^huge needs .* GB and .* GB are free;"):
             measure(huge, Pace(1, 0), progress=Progress())
@@ -231,7 +212,6 @@ class TestLimit:
     @pytest.mark.parametrize("placement", PLACEMENTS)
     @pytest.mark.parametrize("devices", [1, 2, 3])
     def test_every_loop_reads_all_and_writes_all(self, placement, devices):
-        """As a fold does, every result gets the bits of all contributions; else those of one, wherever it goes."""
         one = work(placement=placement, devices=devices, shapes=((1000,), (3, 5)))
         native.set_num_threads(2)
         names = list(make_loops(Arrays(one), one))
@@ -259,7 +239,6 @@ class TestLimit:
         assert find_fastest(runners, 2) == ["best", "steady"]
 
     def test_is_the_fastest_loop_of_every_round(self):
-        """Named after the one that won most rounds."""
         times = {"one": ((1.0, 9.0, 1.0), (5.0,), (1.0,)), "other": ((2.0,), (4.0,), (2.0,))}
         assert best_of(times) == ("one", ((1.0, 9.0, 1.0), (4.0,), (1.0,)))
 
@@ -280,14 +259,12 @@ class TestPicture:
 
 class TestPage:
     def test_figures_without_rows_are_not_measured_and_said_to_be(self):
-        """The page lists every figure, and at its end every one that was not measured."""
         page = make_page(RUN, {}, make_figures(), picture="x.png", sweep=[])
         end = page.partition("## Not measured")[2]
         for figure in make_figures():
             assert f"- {figure.work}: not measured" in end
 
     def test_every_figure_finds_its_row(self):
-        """No figure asks for a key that the report does not measure."""
         keys = {entry.key: entry for entry in make_entries(Pace(3, 1))}
         variants = {key: [Rival("treefold", v.form, SPREAD, SPREAD) for v in e.variants] for key, e in keys.items()}
         peers = {key: [Rival(name, "form", SPREAD, SPREAD) for name in e.libraries] for key, e in keys.items()}
@@ -302,7 +279,6 @@ class TestPage:
             assert figure.judge(rows).is_reached is not None, figure.work
 
     def test_reached_and_missed_are_told_apart(self):
-        """A share of 0.9 reaches 0.90 and misses more."""
         figure = make_figures()[0]
         key = f"in-place {1 << 26}"
         assert figure.judge({key: ROW}).is_reached

@@ -33,7 +33,6 @@ class TestBenchCommand:
         assert "np.add(out=)" in captured.out
 
     def test_names_what_stands_above_the_table(self, capsys):
-        """A number without its name says nothing to a reader: which of two is the cores, and what the limit is."""
         assert run("-b", "4K", "-e", "4K") == 0
         header = capsys.readouterr().out.partition("\n\n")[0].splitlines()
         names = [line.partition(":")[0] for line in header]
@@ -42,7 +41,6 @@ class TestBenchCommand:
         assert "work:         3 replicas, 1 thread, accumulate=exact, sizes per replica" in header
 
     def test_json_has_the_derived_bandwidths(self, tmp_path):
-        """For those who read it without treefold."""
         path = tmp_path / "run.json"
         assert run("-b", "4K", "-e", "4K", "--out-of-place", "--json", str(path)) == 0
         row = json.loads(path.read_text())["rows"][0]
@@ -69,7 +67,6 @@ class TestBenchCommand:
         ],
     )
     def test_refuses_in_one_sentence_with_exit_code_2(self, arguments, sentence, capsys):
-        """Before anything is measured."""
         assert run(*arguments) == 2
         assert capsys.readouterr().err == f"treefold: {sentence}\n"
 

@@ -38,7 +38,6 @@ class HostMachine(Machine):
         self.pins = 0
 
     def facts(self):
-        """Return nothing real."""
         return {"GPUs": "none"}
 
     def on_gpu(self, call):
@@ -55,12 +54,10 @@ class HostMachine(Machine):
         """Host memory is always up to date."""
 
     def pinned(self, tensor):
-        """Count them."""
         self.pins += 1
         return tensor
 
     def both_ways(self, up, down):
-        """Copy one after the other."""
         return lambda: [target.copy_(source) for source, target in (up, down)]
 
     def peers(self, tensors):
@@ -79,7 +76,6 @@ class HostMachine(Machine):
 
 
 def rounds(*seconds):
-    """Return rounds of one call each."""
     return tuple((one,) for one in seconds)
 
 
@@ -99,7 +95,6 @@ class TestArithmetic:
         assert found().share("local", COPY).median == 0.75
 
     def test_a_speedup_compares_times_within_each_round(self):
-        """Whatever the bytes."""
         assert found().speedup("cuda", "local") == Spread.of([2.0, 2.0])
 
     def test_in_place_every_contribution_is_read_and_written(self):
@@ -131,14 +126,12 @@ class TestArithmetic:
         ],
     )
     def test_figures_are_judged(self, changes, verdict):
-        """0.80 of the copy bandwidth is too little, and a wrong result reaches nothing, however fast."""
         measured = found(**changes)
         figure = make_figures()[0]
         assert (figure.task, figure.wanted) == (measured.name, "≥ 0.90")
         assert figure.verdict({measured.name: measured}) == verdict
 
     def test_other_sizes_are_not_judged(self):
-        """What is tried quickly is no result."""
         assert make_figures()[0].verdict({found().name: found()}, is_shrunk=True) == "not judged: other sizes"
 
     def test_times_have_an_upper_bound(self):
@@ -151,7 +144,6 @@ class TestArithmetic:
         assert figure.show({SMALL: measured}, "cuda") == "60 [60–60] µs"
 
     def test_what_has_no_bound_is_shown(self):
-        """Pageable memory stands beside pinned memory."""
         (figure,) = (figure for figure in make_figures() if figure.task == PAGEABLE)
         measured = found(name=PAGEABLE, times={"cuda": rounds(2e-3), BOTH: rounds(1e-3)}, nbytes={"cuda": 1, BOTH: 1})
         assert (figure.wanted, figure.verdict({PAGEABLE: measured})) == ("shown", "-")
@@ -159,7 +151,6 @@ class TestArithmetic:
         assert figure.show({PAGEABLE: measured}, "local") == NOT_MEASURED
 
     def test_the_issues_figures_are_all_there(self):
-        """Bounds as they were set."""
         bounds = {figure.task: [] for figure in make_figures()}
         for figure in make_figures():
             bounds[figure.task].append((figure.least, figure.most))
@@ -173,7 +164,6 @@ class TestArithmetic:
 
 class TestMeasuring:
     def test_every_task_runs_and_is_right(self, monkeypatch):
-        """All rows on one machine of two GPUs; what cannot be had is a note, and the environment is as before."""
         monkeypatch.setenv(VARIABLE, "local")
         machine, begun = HostMachine(2), []
         run = run_all(machine, PACE, shrink=SHRINK, begin=begun.append)
@@ -192,7 +182,6 @@ class TestMeasuring:
         assert run.wrong == 0
 
     def test_nccl_is_measured_where_it_can_be_used(self, monkeypatch):
-        """Through treefold, beside PyTorch's own call."""
         monkeypatch.setattr(tasks, "nccl_refusal", lambda _: "")
         task = make_tasks(HostMachine(2), SHRINK)[SEVERAL](HostMachine(2))
         assert [(contender.name, contender.executor) for contender in task.contenders][2] == (tasks.NCCL, "cuda")
@@ -217,7 +206,6 @@ class TestMeasuring:
         assert measured.speedup("fast", "slow").median == pytest.approx(8)
 
     def test_a_wrong_element_is_counted(self):
-        """A contender that loses replica 2: every element of every result counts as wrong."""
         tensors = Tensors(Work("w", ((1000,), (3, 5)), devices=3), ["cpu"] * 3)
 
         def lossy():
@@ -229,7 +217,6 @@ class TestMeasuring:
         assert measure(task, HostMachine(), PACE).wrong == {"lossy": 2 * 3 * 1015}
 
     def test_one_element_is_enough(self):
-        """The last of the last replica, one bit."""
         tensors = Tensors(Work("w", ((1001,),), dtype="bfloat16", devices=2), ["cpu"] * 2)
         calls = itertools.count(1)
 
@@ -244,7 +231,6 @@ class TestMeasuring:
         assert measure(task, HostMachine(), PACE).wrong == {"fold": 1}
 
     def test_results_of_another_form_are_wrong_altogether(self):
-        """Dtypes and shapes are part of a result."""
         tensors = Tensors(Work("w", ((10,),), devices=1), ["cpu"])
         tensors.name_owners()
         (right,) = tensors.columns[0]
@@ -252,8 +238,6 @@ class TestMeasuring:
         assert tensors.count_wrong([[right.double()]]) == tensors.count_wrong([[right[:9]]]) == 10
 
     def test_a_task_without_memory_is_a_note(self, monkeypatch):
-        """The others are measured."""
-
         def scarce(_shape, **_):
             message = "CUDA out of memory. Tried to allocate 2.00 GiB."
             raise torch.OutOfMemoryError(message)
@@ -266,7 +250,6 @@ class TestMeasuring:
 
 @pytest.fixture
 def program():
-    """Return ``benchmarks/gpu.py`` as a module."""
     spec = importlib.util.spec_from_file_location("benchmarks_gpu", ROOT / "benchmarks" / "gpu.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -275,7 +258,6 @@ def program():
 
 class TestProgram:
     def test_measures_prints_and_writes(self, program, monkeypatch, tmp_path, capsys):
-        """The page says that other sizes are not judged; the data has every number."""
         monkeypatch.setattr(program, "CudaMachine", HostMachine)
         assert program.main(["--rounds", "2", "--shrink", str(SHRINK), "--output", str(tmp_path)]) == 0
         page, data = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
@@ -288,7 +270,6 @@ class TestProgram:
         assert read["tasks"][0]["times_s"]["cuda"]["median"] == pytest.approx(0.02)
 
     def test_without_a_gpu_it_ends_with_2(self, program, monkeypatch, capsys, tmp_path):
-        """As treefold's commands do where something is missing; nothing is written."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         assert program.main(["--output", str(tmp_path)]) == 2
         assert "reports no GPU" in capsys.readouterr().err
@@ -296,12 +277,10 @@ class TestProgram:
 
     @pytest.mark.parametrize("option", ["--rounds", "--shrink"])
     def test_refuses_numbers_below_one(self, program, option, capsys):
-        """In the words of the other benchmark."""
         assert program.main([option, "0"]) == 2
         assert f"{option} got 0. It takes a whole number of at least 1." in capsys.readouterr().err
 
     def test_a_wrong_result_ends_with_1(self, program, monkeypatch, tmp_path):
-        """So that nobody keeps its times."""
         measured = found(wrong={"cuda": 1, "local": 0})
         monkeypatch.setattr(program, "CudaMachine", HostMachine)
         monkeypatch.setattr(program, "run_all", lambda *_, **__: GpuRun("", measured={measured.name: measured}))

@@ -24,7 +24,6 @@ class FakeEvent:
         """Have come."""
 
     def elapsed_time(self, _end):
-        """Return milliseconds, as PyTorch does."""
         return 6.0
 
 
@@ -60,20 +59,17 @@ class TestCudaMachine:
         assert len(waits) == 5
 
     def test_copies_both_ways(self, gpu):
-        """Each direction has its own source and target."""
         up, down = ((torch.full((3,), value), torch.zeros(3)) for value in (1.0, 2.0))
         gpu[0].both_ways(up, down)()
         assert [float(target[0]) for _, target in (up, down)] == [1.0, 2.0]
 
     def test_facts_name_the_gpus_and_what_drives_them(self, gpu, monkeypatch):
-        """Card, driver, runtime, and the host."""
         monkeypatch.setattr(machines, "_driver", lambda: "580.1")
         facts = gpu[0].facts()
         assert (facts["GPUs"], facts["driver"]) == ("Card, 8 GB", "580.1")
         assert {"runtime", "cores"} <= {*facts}
 
     def test_peers_work_in_place(self, gpu, monkeypatch):
-        """Reduced on the first GPU and sent back to all."""
         comm = SimpleNamespace(
             reduce_add=lambda tensors, destination: sum(tensors) + destination,
             broadcast=lambda total, out: [tensor.copy_(total) for tensor in out],
@@ -88,7 +84,6 @@ class TestCudaMachine:
         assert not peers
 
     def test_without_a_gpu_it_says_what_to_do(self, monkeypatch):
-        """One sentence, with PyTorch's version."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(BenchError, match=r"^PyTorch \S+ reports no GPU, so there is nothing to measure\. Run this"):
             CudaMachine()

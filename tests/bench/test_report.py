@@ -34,7 +34,6 @@ def report(monkeypatch, tmp_path):
 
 class TestMakeReport:
     def test_writes_a_page_its_data_and_its_picture(self, report, tmp_path):
-        """The row is on the page, with its rival; the picture is a PNG."""
         run = report([SMALL])
         assert [(row.name, row.wrong, [rival.peer for rival in row.rivals]) for row in run.rows] == [
             ("4 KiB", 0, ["numpy"])
@@ -43,13 +42,11 @@ class TestMakeReport:
         assert (tmp_path / "2026-01-02.png").read_bytes().startswith(b"\x89PNG")
 
     def test_notes_what_does_not_fit(self, report, tmp_path):
-        """The sentence of the error stands on the page, and the other works are measured."""
         run = report([TOO_LARGE, SMALL])
         assert [row.name for row in run.rows] == ["4 KiB"]
         assert "- huge needs " in (tmp_path / "2026-01-02.md").read_text()
 
     def test_keeps_what_was_measured_before_an_interrupt(self, report):
-        """Ctrl-C ends the measuring, not the report."""
         begun = []
 
         def begin(name):

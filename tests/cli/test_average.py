@@ -75,7 +75,6 @@ class TestCommand:
     @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])
     @pytest.mark.parametrize("out", ["mean.safetensors", "mean.npz"])
     def test_writes_the_mean(self, treefold, saved, tmp_path, suffix, out):
-        """Of files of every kind into files of every kind, in the dtypes and shapes of the files."""
         outcome = treefold("average", *saved(owners, suffix=suffix), "-o", tmp_path / out)
         assert (outcome.code, outcome.out) == (0, f"mean of 3 files: 5 tensors in {tmp_path / out}\n")
         mean = dict(np.load(tmp_path / out)) if out.endswith("npz") else load_file(tmp_path / out)
@@ -90,7 +89,6 @@ class TestCommand:
             assert np.array_equal(mean[name], array)
 
     def test_writes_the_sum(self, treefold, saved, tmp_path):
-        """--op sum adds."""
         paths = saved(lambda r: {"w": np.array([2.0**r]), "n": np.array([2**r])})
         assert treefold("average", *paths, "-o", tmp_path / "sum.npz", "--op", "sum").code == 0
         assert {name: array.item() for name, array in np.load(tmp_path / "sum.npz").items()} == {"w": 7.0, "n": 7}
@@ -102,12 +100,10 @@ class TestCommand:
         assert {name: array.item() for name, array in np.load(tmp_path / "mean.npz").items()} == {"w": 1.75, "n": 2}
 
     def test_takes_files_of_several_kinds(self, saved, tmp_path):
-        """What holds the same tensors goes together."""
         paths = [saved(lambda r: {"w": np.array([2.0**r])}, 3, suffix)[i] for i, suffix in enumerate((".npz", ".pt"))]
         assert averaged(paths, tmp_path / "mean.safetensors")["w"].item() == 1.5
 
     def test_reads_bfloat16(self, tmp_path):
-        """bfloat16 goes from safetensors and PyTorch's files into safetensors."""
         tensors = [torch.full((2, 3), 3.0**r, dtype=torch.bfloat16) for r in range(2)]
         save_torch({"w": tensors[0]}, tmp_path / "a.safetensors")
         torch.save({"w": tensors[1].T.contiguous().T}, tmp_path / "b.pt")
@@ -117,7 +113,6 @@ class TestCommand:
         assert torch.equal(mean, torch.full((2, 3), 2.0, dtype=torch.bfloat16))
 
     def test_replaces_an_older_output(self, treefold, saved, tmp_path):
-        """As any program with -o; nothing else is left in the folder."""
         output = tmp_path / "mean.npz"
         output.write_text("old")
         paths = saved(owners)
@@ -141,7 +136,6 @@ class TestCommand:
         assert stat.S_IMODE((tmp_path / "mean.npz").stat().st_mode) == expected
 
     def test_shows_progress_in_a_terminal(self, in_terminal, saved, tmp_path):
-        """A bar, and below it what came of it."""
         shown = in_terminal("average", *map(str, saved(owners)), "-o", str(tmp_path / "mean.npz"))
         assert "averaging" in shown
         assert "mean of 3 files" in shown
@@ -166,7 +160,6 @@ class TestCommand:
 
 class TestFiles:
     def test_of_any_size_are_read_in_blocks(self, saved, tmp_path):
-        """Blocks come back in their order: every element knows its place and its owner."""
         size = 2 * MOST_BLOCK_BYTES // 8 + 1001
         places = np.arange(size, dtype=np.float64)
         for suffix in (".safetensors", ".npz"):
@@ -174,17 +167,14 @@ class TestFiles:
             assert np.array_equal(mean["w"], places + 1.5)
 
     def test_may_be_many(self, saved, tmp_path):
-        """Sixty files are one mean."""
         paths = saved(lambda r: {"w": np.array([float(r)])}, 60)
         assert averaged(paths, tmp_path / "mean.safetensors")["w"].item() == 29.5
 
     def test_may_be_one(self, saved, tmp_path):
-        """The mean of one file is that file."""
         mean = averaged(saved(owners, 1), tmp_path / "mean.safetensors")
         assert all(np.array_equal(mean[name], array) for name, array in owners(0).items())
 
     def test_without_tensors_have_a_mean(self, saved, tmp_path):
-        """Nothing in, nothing out."""
         assert averaged(saved(lambda _: {}, 2), tmp_path / "mean.safetensors") == {}
 
     def test_may_be_compressed_by_columns_or_in_foreign_order(self, tmp_path):
@@ -224,7 +214,6 @@ class TestFiles:
             assert np.array_equal(mean[name], tensor.resolve_conj().resolve_neg().numpy())
 
     def test_are_written_aligned(self, saved, tmp_path):
-        """Every tensor starts at a multiple of its element's bytes, whatever the order in the files."""
         paths = saved(lambda _: {"a": np.ones(3, "int8"), "b": np.ones(3), "c": np.ones(1, "float16")}, 2, ".npz")
         averaged(paths, tmp_path / "mean.safetensors")
         contents = (tmp_path / "mean.safetensors").read_bytes()
@@ -234,7 +223,6 @@ class TestFiles:
         assert [header[name]["data_offsets"][0] % size for name, size in (("a", 1), ("b", 8), ("c", 2))] == [0, 0, 0]
 
     def test_of_the_same_tensors_are_the_same_bytes(self, saved, tmp_path):
-        """Neither the time of day nor the run is in them."""
         paths = saved(owners)
         for suffix in (".npz", ".safetensors"):
             averaged(paths, tmp_path / f"one{suffix}")
@@ -268,7 +256,6 @@ class TestNumbers:
     @settings(max_examples=CASES, deadline=None)
     @given(models(), st.data())
     def test_are_those_of_exact_arithmetic(self, model, data):
-        """Mean, weighted mean and sum of small files, each against fractions."""
         count, tensors = model
         weights = data.draw(st.none() | st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any))
         op = Op.MEAN if weights else data.draw(st.sampled_from([Op.MEAN, Op.SUM]))
@@ -299,7 +286,6 @@ class TestNumbers:
     @settings(max_examples=CASES, deadline=None)
     @given(st.data())
     def test_of_integers_are_rounded_exactly(self, data):
-        """The whole range of every dtype, any weights: Python's own rounding of the exact fraction."""
         dtype = data.draw(st.sampled_from(("int8", "uint16", "int32", "int64", "uint64")))
         bounds, count = np.iinfo(dtype), data.draw(st.integers(1, 5))
         near = st.integers(int(bounds.min), int(bounds.max)) | st.integers(max(-3, int(bounds.min)), 3)
@@ -313,12 +299,10 @@ class TestNumbers:
         assert found.tolist() == exact
 
     def test_of_integers_that_agree_stay(self, saved, tmp_path):
-        """A counter that is the same everywhere is that counter, and a lookup table is not rounded."""
         value = np.array([2**63 - 1, -(2**63), 5])
         assert np.array_equal(averaged(saved(lambda _: {"n": value}), tmp_path / "mean.npz")["n"], value)
 
     def test_of_flags_and_8_bit_floats_are_kept_if_equal(self, tmp_path):
-        """There is no mean of them, but there is nothing to choose either."""
         tensors = {"on": torch.tensor([True, False]), "f8": torch.tensor([1.5, -2.0]).to(torch.float8_e4m3fn)}
         for name in "ab":
             save_torch(tensors, tmp_path / f"{name}.safetensors")
@@ -331,7 +315,6 @@ class TestNumbers:
         assert torch.equal(mean["f8"].view(torch.uint8), tensors["f8"].view(torch.uint8))
 
     def test_do_not_overflow(self, saved, tmp_path):
-        """The mean of the largest float is that float; of the largest 16-bit one, too."""
         largest = {d: np.array([np.finfo(d).max], d) for d in ("float16", "float32", "float64")}
         mean = averaged(saved(lambda _: largest), tmp_path / "mean.npz")
         assert all(mean[dtype] == largest[dtype] for dtype in largest)

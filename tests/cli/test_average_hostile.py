@@ -55,13 +55,11 @@ def peak_of(paths, output):
 
 
 def npy(shape, descr="<f8", order="False", version=1):
-    """Return the header of an array."""
     text = f"{{'descr': {descr!r}, 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2 * version, "little") + text
 
 
 def write_npz(path, contents, method=zipfile.ZIP_DEFLATED, name="w.npy"):
-    """Write an archive of one member."""
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr(name, contents)
 
@@ -83,7 +81,6 @@ class TestNpz:
         )
 
     def test_with_an_endless_header_is_refused(self, refused, tmp_path):
-        """64 MiB of header are not unpacked either."""
         write_npz(tmp_path / "a.npz", b"\x93NUMPY\x02\x00" + struct.pack("<I", 64 * MIB) + bytes(64 * MIB))
         assert refused(tmp_path / "a.npz") == (
             "'a.npz' is no npz file: a header of 67108864 bytes is too long. Nothing was written."
@@ -108,7 +105,6 @@ class TestNpz:
 
     @pytest.mark.parametrize("text", ["{'descr': '<f8', 'shape': (1,", "{[]: 1}", "-" * 9000 + "1", "{'a': '\\", "é"])
     def test_with_a_broken_header_is_refused(self, refused, tmp_path, text):
-        """Cut, unhashable, nested beyond every limit: what the parsers of Python raise is one sentence."""
         header = text.encode("latin-1")
         write_npz(tmp_path / "a.npz", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
         sentence = refused(tmp_path / "a.npz")
@@ -117,7 +113,6 @@ class TestNpz:
 
     @pytest.mark.parametrize("shape", [f"(0, {2**63})", f"({10**30}, 0)", "(-1,)"])
     def test_of_impossible_lengths_is_refused(self, refused, tmp_path, shape):
-        """No elements, but lengths that no file of tensors can hold."""
         write_npz(tmp_path / "a.npz", npy(shape))
         assert refused(tmp_path / "a.npz").startswith("'a.npz' is no npz file: 'w' in it has the shape (")
 
@@ -148,7 +143,6 @@ class TestTorch:
         )
 
     def test_larger_than_its_file_is_refused(self, refused, tmp_path):
-        """A tensor that is made on loading is in no file."""
         write_pt(tmp_path / "a.pt", b"\x80\x02}X\x01\x00\x00\x00wctorch\nTensor\nJ\x00\x00\x00\x10\x85Rs.")
         assert refused(tmp_path / "a.pt").startswith("'a.pt' is more than plain tensors: it names 'torch.Tensor', ")
 
@@ -165,7 +159,6 @@ class TestTorch:
         assert refused(tmp_path / "a.pt").startswith(f"'a.pt' holds {what}. Save named tensors alone, ")
 
     def test_whose_records_are_packed_is_refused(self, refused, tmp_path):
-        """64 MiB of pickle in a few kilobytes are not unpacked."""
         write_pt(tmp_path / "a.pt", b"\x80\x02" + b"N0" * (32 * MIB) + b"}.", method=zipfile.ZIP_DEFLATED)
         assert refused(tmp_path / "a.pt") == (
             "'a.pt' is no PyTorch file: its records are packed, which torch.save does not do. Nothing was written."
@@ -185,7 +178,6 @@ class TestTorch:
         )
 
     def test_with_two_records_of_one_name_is_refused(self, refused, tmp_path):
-        """Which of them is meant nobody knows."""
         torch.save({"w": torch.zeros(4)}, tmp_path / "a.pt")
         with zipfile.ZipFile(tmp_path / "a.pt", "a") as archive:
             [name] = [name for name in archive.namelist() if name.endswith("/data/0")]
@@ -210,21 +202,18 @@ class TestTorch:
         ],
     )
     def test_whose_pickle_is_broken_is_refused(self, refused, tmp_path, pickled):
-        """Too few arguments, things of the wrong type, an empty stack, an early end."""
         write_pt(tmp_path / "a.pt", pickled)
         sentence = refused(tmp_path / "a.pt")
         assert sentence.startswith(("'a.pt' is no PyTorch file: ", "'a.pt' holds "))
         assert sentence.endswith((". Nothing was written.", " does."))
 
     def test_with_a_name_that_is_no_text_is_refused(self, refused, tmp_path):
-        """Pickles may hold half of a surrogate pair, and no other file can."""
         torch.save({"w\ud800": torch.zeros(1)}, tmp_path / "a.pt")
         assert refused(tmp_path / "a.pt") == (
             "'a.pt' holds a tensor named 'w\\ud800', which is no Unicode text. Rename it."
         )
 
     def test_from_before_zip_archives_says_what_to_do(self, refused, tmp_path):
-        """PyTorch wrote plain pickles once."""
         torch.save({"w": torch.zeros(1)}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
         assert refused(tmp_path / "a.pt") == (
             "'a.pt' is no PyTorch file: it is no zip archive, which torch.save has written since PyTorch 1.6; load it "
@@ -264,7 +253,6 @@ main(["average", "a.pt", "-o", "mean.safetensors"])
 
 class TestSafetensors:
     def test_with_a_number_of_a_million_digits_is_refused(self, refused, tmp_path):
-        """The library passes over what it does not know; Python reads it, within limits."""
         entry = b'{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":%b}' % (b"1" * 10**6)
         header = b'{"w":%b}' % entry
         (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
@@ -273,7 +261,6 @@ class TestSafetensors:
 
 class TestNames:
     def test_of_tensors_do_not_command_the_terminal(self, treefold, tmp_path):
-        """A name in the table of differences is shown, and its control characters are escaped."""
         save_file({"w\x1b[2J": np.ones(1)}, tmp_path / "a.safetensors")
         save_file({"w": np.ones(1)}, tmp_path / "b.safetensors")
         outcome = treefold("average", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "-o", tmp_path / "m.npz")
@@ -281,7 +268,6 @@ class TestNames:
         assert "\x1b" not in outcome.out
 
     def test_of_what_a_library_repeats_do_not_either(self, refused, tmp_path):
-        """A dtype that is unknown is cited."""
         header = b'{"w":{"dtype":"F\\u001b[2J","shape":[1],"data_offsets":[0,4]}}'
         (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
         assert "'F\\x1b[2J' in it, of 'w', is no dtype" in refused(tmp_path / "a.safetensors")
@@ -301,7 +287,6 @@ class TestNames:
 class TestOutput:
     @pytest.mark.parametrize("name", ["a\0b", "n" * 65532])
     def test_refuses_names_that_zip_archives_cannot_hold(self, refused, tmp_path, name):
-        """A name would end at its zero byte, as another tensor's."""
         save_file({name: np.ones(1)}, tmp_path / "a.safetensors")
         sentence = refused(tmp_path / "a.safetensors", output="mean.npz")
         assert sentence.startswith(f"--output 'mean.npz' cannot hold a tensor named '{name[:1]}")
@@ -309,7 +294,6 @@ class TestOutput:
 
     @pytest.mark.parametrize("shape", [(1,) * 65, (0, 1 << 62, 4)])
     def test_refuses_shapes_that_numpy_does_not_have(self, refused, tmp_path, shape):
-        """Too many dimensions, or lengths whose product is too large, even of no elements."""
         header = f'{{"w":{{"dtype":"U8","shape":{list(shape)},"data_offsets":[0,{int(0 not in shape)}]}}}}'.encode()
         contents = len(header).to_bytes(8, "little") + header + b"1" * (0 not in shape)
         (tmp_path / "a.safetensors").write_bytes(contents)

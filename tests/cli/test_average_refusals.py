@@ -21,7 +21,6 @@ from treefold.errors import CheckpointError
 
 @pytest.fixture
 def pair(tmp_path):
-    """Return two good files."""
     paths = [tmp_path / f"{replica}.safetensors" for replica in range(2)]
     for replica, path in enumerate(paths):
         save_file({"w": np.full(3, 2.0**replica)}, path)
@@ -50,13 +49,11 @@ def write_safetensors(path, header, data=b"", length=None):
 
 
 def entry(start, stop, dtype="F32", shape=(1,)):
-    """Return one tensor of a header."""
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
 
 
 class TestDisagreements:
     def test_are_all_listed(self, treefold, tmp_path):
-        """Names, shapes and dtypes, of every file against the first, in one table."""
         save_file({"a": np.ones(3), "b": np.ones((2, 3)), "c": np.ones(1)}, tmp_path / "0.safetensors")
         save_file({"a": np.ones(3), "b": np.ones((3, 2)), "d": np.ones(1)}, tmp_path / "1.safetensors")
         save_file({"a": np.ones(3, "float32"), "b": np.ones((2, 3)), "c": np.ones(1)}, tmp_path / "2.safetensors")
@@ -78,7 +75,6 @@ class TestDisagreements:
         assert not (tmp_path / "mean.npz").exists()
 
     def test_of_flags_have_no_mean(self, refused, tmp_path):
-        """Neither true nor false would be right."""
         for name, on in (("a", True), ("b", False)):
             save_torch({"on": torch.tensor([True, on])}, tmp_path / f"{name}.safetensors")
         assert refused(tmp_path / "a.safetensors", tmp_path / "b.safetensors") == (
@@ -87,7 +83,6 @@ class TestDisagreements:
         )
 
     def test_of_nothing_but_flags_have_no_sum(self, refused, tmp_path):
-        """Equal or not."""
         save_torch({"on": torch.tensor([True])}, tmp_path / "a.safetensors")
         assert refused(tmp_path / "a.safetensors", "--op", "sum") == (
             "The sum of bool at 'on' is not defined. Cast it, or take the mean of equal ones."
@@ -123,7 +118,6 @@ LIES = {
 class TestLyingFiles:
     @pytest.mark.parametrize("lie", LIES)
     def test_of_safetensors_are_refused(self, refused, pair, tmp_path, lie):
-        """Whatever the header says, no byte outside its tensors is read."""
         LIES[lie](tmp_path / "bad.safetensors")
         sentence = refused(pair[0], tmp_path / "bad.safetensors")
         assert sentence.startswith("'bad.safetensors' is no safetensors file: ")
@@ -145,7 +139,6 @@ class TestLyingFiles:
         assert sorted(tmp_path.iterdir()) == pair
 
     def test_of_npz_are_refused(self, refused, tmp_path):
-        """No archive, strangers in it, two of a name, broken headers, impossible shapes, too few bytes."""
         good = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (%b), }"
         bodies = {
             "it is no zip": None,
@@ -169,7 +162,6 @@ class TestLyingFiles:
         assert refused(path) == "'bad.npz' ends within the tensor 'a'. Copy it again. Nothing was written."
 
     def test_of_npz_with_wrong_bytes_are_refused(self, refused, tmp_path):
-        """The archive's checksums are looked at."""
         path = tmp_path / "bad.npz"
         np.savez(path, w=np.arange(1000.0))
         contents = bytearray(path.read_bytes())
@@ -178,7 +170,6 @@ class TestLyingFiles:
         assert refused(path).startswith("'bad.npz' is no npz file: Bad CRC-32")
 
     def test_of_torch_are_refused(self, refused, tmp_path):
-        """What is no archive of PyTorch's."""
         (tmp_path / "a.pt").write_bytes(b"no zip")
         sentence = refused(tmp_path / "a.pt")
         assert sentence.startswith("'a.pt' is no PyTorch file: ")
@@ -186,13 +177,11 @@ class TestLyingFiles:
 
 class Exploding:
     def __reduce__(self):
-        """Leave a trace when unpickled."""
         return open, ("exploded", "w")
 
 
 class TestPickles:
     def test_are_never_loaded_from_torch_files(self, treefold, tmp_path, monkeypatch):
-        """An object that would run on loading does not: it is left out, and that is said."""
         monkeypatch.chdir(tmp_path)
         torch.save({"w": torch.full((3,), 2.0), "x": Exploding()}, tmp_path / "a.pt")
         outcome = treefold("average", "a.pt", "-o", "mean.safetensors")
@@ -203,7 +192,6 @@ class TestPickles:
         assert not (tmp_path / "exploded").exists()
 
     def test_are_never_loaded_from_arrays(self, refused, tmp_path, monkeypatch):
-        """Arrays of Python objects are pickles."""
         monkeypatch.chdir(tmp_path)
         np.savez(tmp_path / "a.npz", w=np.array([Exploding()], object))
         assert refused(tmp_path / "a.npz") == (
@@ -227,7 +215,6 @@ class TestPickles:
         )
 
     def test_of_sparse_tensors_are_refused(self, refused, tmp_path):
-        """Only plain tensors have elements in a row."""
         torch.save({"w": torch.eye(2).to_sparse()}, tmp_path / "a.pt")
         assert refused(tmp_path / "a.pt").startswith(
             "'a.pt' is more than plain tensors: it names 'torch._utils._rebuild_sparse_tensor', "
@@ -264,20 +251,17 @@ class TestArguments:
         ],
     )
     def test_that_make_no_sense_are_refused(self, treefold, pair, tmp_path, arguments, sentence):
-        """One sentence each."""
         outcome = treefold("average", *pair, "-o", tmp_path / "mean.npz", *arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.startswith(f"treefold: {sentence}")
         assert sorted(tmp_path.iterdir()) == pair
 
     def test_output_is_no_input(self, refused, pair):
-        """What is read is not replaced."""
         assert refused(*pair, output="1.safetensors") == (
             "--output '1.safetensors' is one of the files to average. Name another."
         )
 
     def test_output_is_no_input_by_another_name(self, refused, pair, tmp_path):
-        """A link to a file that is read is that file."""
         (tmp_path / "link.safetensors").symlink_to(pair[1])
         assert refused(*pair, output="link.safetensors") == (
             "--output 'link.safetensors' is one of the files to average. Name another."
@@ -311,7 +295,6 @@ class TestArguments:
 class TestInterruptions:
     @pytest.mark.parametrize("output", ["mean.safetensors", "mean.npz"])
     def test_leave_nothing(self, pair, tmp_path, monkeypatch, output):
-        """Ctrl-C in the middle: the older output stays, and no draft of the new one."""
         (tmp_path / output).write_bytes(b"older")
 
         def interrupt(*_):
@@ -351,7 +334,6 @@ class TestInterruptions:
     @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
     @pytest.mark.parametrize("output", ["mean.safetensors", "mean.npz"])
     def test_by_a_full_disk_are_one_sentence(self, tmp_path, output):
-        """Writing fails halfway: the reason is the system's, and nothing is left."""
         np.savez(tmp_path / "a.npz", w=np.zeros(1 << 20))
         code = (
             "import resource, sys; from treefold.cli import main; "

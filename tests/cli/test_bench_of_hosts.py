@@ -24,26 +24,22 @@ class TestBenchOfHosts:
     """``treefold bench --hosts`` runs the benchmark of the clone that the package belongs to."""
 
     def test_passes_its_options_on(self, treefold):
-        """What stands behind -- is for the benchmark, which says what it takes."""
         outcome = treefold("bench", "--hosts", "--", "--help")
         assert outcome.code == 0
         assert "Measure all-reduces between emulated hosts." in outcome.out
 
     def test_passes_its_exit_code_on(self, treefold):
-        """A scene that there is none of is the benchmark's own error of usage."""
         outcome = treefold("bench", "--hosts", "--", "--scenes", "moon")
         assert outcome.code == 2
         assert "invalid choice: 'moon'" in outcome.err
 
     def test_passes_on_why_there_is_no_lab(self, treefold, monkeypatch):
-        """Without the tools of a lab its sentence, and 2: nothing is measured."""
         monkeypatch.setenv("PATH", "")
         outcome = treefold("bench", "--hosts")
         assert outcome.code == 2
         assert re.fullmatch(r"A lab needs unshare, nsenter, ip, tc \(.*\) on the PATH\.\n", outcome.err)
 
     def test_measures(self, treefold):
-        """Four hosts, with two NICs each, and the limit alone, once."""
         if reason := lab.missing():
             pytest.skip(reason)
         words = ["--rounds", "1", "--scenes", "two NICs", "--peers", "raw sockets"]
@@ -52,7 +48,6 @@ class TestBenchOfHosts:
         assert "| network (Mbit/s) | ranks | value | X\\*, MB/s | raw sockets |" in outcome.out
 
     def test_finds_the_clone_in_the_current_folder(self, treefold, monkeypatch, tmp_path):
-        """A package that is installed elsewhere measures the clone that it is called in."""
         monkeypatch.setattr("treefold.__file__", str(tmp_path / "lib" / "python3.11" / "treefold" / "__init__.py"))
         (tmp_path / "benchmarks").mkdir()
         (tmp_path / "benchmarks" / "hosts.py").write_text("import sys; print('the clone got', *sys.argv[1:])")
@@ -62,7 +57,6 @@ class TestBenchOfHosts:
         assert (outcome.code, outcome.out) == (0, "the clone got --rounds 1\n")
 
     def test_is_refused_without_a_clone(self, treefold, monkeypatch, tmp_path):
-        """One sentence says what is missing and what to do."""
         monkeypatch.setattr("treefold.__file__", str(tmp_path / "lib" / "python3.11" / "treefold" / "__init__.py"))
         monkeypatch.chdir(tmp_path)
         outcome = treefold("bench", "--hosts")
@@ -73,7 +67,6 @@ class TestBenchOfHosts:
         )
 
     def test_words_need_hosts(self, treefold):
-        """Without --hosts a word that is no option is refused, as it ever was."""
         outcome = treefold("bench", "smoke")
         assert outcome.err == (
             "treefold: treefold bench got 'smoke'. Only --hosts takes words behind --; options begin with -.\n"

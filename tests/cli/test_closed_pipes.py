@@ -56,7 +56,6 @@ class TestClosedPipe:
         ],
     )
     def test_loses_no_file(self, unread, tmp_path, words, file):
-        """Files are written before anything is printed."""
         assert unread(*words, file) == (SIGPIPE, "")
         assert (tmp_path / file).stat().st_size > 0
 
@@ -73,7 +72,6 @@ class TestProgress:
         ],
     )
     def test_does_not_reach_a_pipe(self, tmp_path, words, force):
-        """A log of stderr holds errors, and no bars."""
         for replica in range(2):
             np.savez(tmp_path / f"{replica}.npz", w=np.full(3, 2.0**replica))
         command = [sys.executable, "-m", "treefold.cli", *words]
@@ -86,6 +84,5 @@ class TestProgress:
 
     @pytest.mark.parametrize("command", ["plan", "simulate"])
     def test_of_plans_names_what_runs(self, in_terminal, command):
-        """Dense machines take ten seconds: each step is named, and wiped out in the end."""
         sent = in_terminal(command, "ring:4", "--size", "64K,1M")
         assert re.search(r"2/3.*predicting 1 MiB", sent)  # the last that is drawn

@@ -18,18 +18,15 @@ from treefold.cli.extras import EXTRAS
 
 class TestTreefold:
     def test_shows_its_commands_when_called_alone(self, treefold):
-        """Without arguments the help is shown, and it names the commands; that is a wrong call."""
         outcome = treefold()
         assert (outcome.code, outcome.err) == (2, "")
         assert "demo" in outcome.out
 
     def test_prints_its_version(self, treefold):
-        """--version prints the package's version and nothing else."""
         outcome = treefold("--version")
         assert (outcome.code, outcome.out) == (0, f"treefold {package.__version__}\n")
 
     def test_runs_as_a_module(self):
-        """``python -m treefold.cli`` is the same command."""
         run = subprocess.run(
             [sys.executable, "-m", "treefold.cli", "--version"], capture_output=True, text=True, check=True
         )
@@ -45,14 +42,12 @@ class TestTreefold:
         assert run.stdout == "[]\n"
 
     def test_refuses_an_unknown_command(self, treefold):
-        """An unknown command is an error of usage: exit code 2."""
         assert treefold("dance").code == 2
 
 
 class TestHelp:
     @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
     def test_is_short_for_h_and_has_two_examples(self, treefold, command):
-        """``-h`` is ``--help``, which ends with at least two lines to copy."""
         outcome = treefold(command, "-h")
         assert outcome == treefold(command, "--help")
         examples = outcome.out.partition("  Examples:\n")[2].splitlines()
@@ -61,18 +56,15 @@ class TestHelp:
 
     @pytest.mark.parametrize("example", [example for command in COMMANDS for example in command.examples])
     def test_examples_can_be_called(self, example):
-        """Each parses: its command, options and values exist."""
         program, name, *arguments = shlex.split(example.rpartition("| ")[2].partition(" > ")[0])
         assert program == "treefold"
         command = typer.main.get_command(make_app()).commands[name]
         assert command.make_context(name, arguments).params
 
     def test_is_plain_in_a_pipe(self, treefold):
-        """No frames, no colours."""
         assert not set("╭│\x1b") & set(treefold("plan", "--help").out)
 
     def test_lists_every_command_in_a_whole_line(self, treefold):
-        """Nothing is cut off by an ellipsis."""
         help_ = treefold("--help").out
         assert [command.summary for command in COMMANDS if command.summary not in help_] == []
 
@@ -89,20 +81,17 @@ class TestErrors:
         ],
     )
     def test_are_one_line_each(self, treefold, arguments, sentence):
-        """What Typer refuses reads as what treefold refuses: one line on stderr, exit code 2."""
         outcome = treefold(*arguments)
         assert (outcome.code, outcome.out, outcome.err) == (2, "", f"treefold: {sentence}\n")
 
     @pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
     @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
     def test_are_none_where_a_stream_is_closed(self, closed):
-        """What would be written there is not, and everything else goes on."""
         command = f"{shlex.quote(sys.executable)} -m treefold.cli topology dgx2 {closed}"
         assert subprocess.run(command, shell=True, check=False).returncode == 0  # noqa: S602 - the test's own words
 
     @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
     def test_of_a_full_disk_is_one_line_too(self):
-        """What the system refuses in the middle is no traceback."""
         with pathlib.Path("/dev/full").open("w") as full:
             run = subprocess.run(
                 [sys.executable, "-m", "treefold.cli", "topology", "dgx2"],
@@ -118,7 +107,6 @@ class TestErrors:
 
     @pytest.mark.skipif(os.name != "posix", reason="needs a shell that limits open files")
     def test_of_too_few_open_files_says_how_to_raise_the_limit(self):
-        """Two ranks need more than ten; the output is not to blame."""
         command = f"ulimit -n 10; {shlex.quote(sys.executable)} -m treefold.cli run -n 2 {shlex.quote(__file__)}"
         run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - as above
         assert (run.returncode, run.stderr) == (
@@ -128,8 +116,6 @@ class TestErrors:
         )
 
     def test_of_too_many_processes_says_what_to_raise(self, treefold, monkeypatch):
-        """A container may hold few; the output is not to blame."""
-
         def refuse(*_, **__):
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -142,7 +128,6 @@ class TestErrors:
         )
 
     def test_of_a_wrong_choice_names_the_right_ones(self, treefold):
-        """The choices stand in the sentence."""
         err = treefold("demo", "--ops", "foo").err
         assert err.startswith("treefold: Invalid value for '--ops': 'foo' is not one of 'hierarchical', 'one-device'")
         assert err.count("\n") == 1
@@ -152,7 +137,6 @@ class TestMissingExtra:
     """Without its extras a command says in one sentence what to install, and that is enough."""
 
     def test_names_the_extra_of_the_demo(self, treefold, monkeypatch):
-        """No scikit-learn: the demo needs ``treefold[demo]``."""
         monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
         outcome = treefold("demo", "--steps", 1)
         assert (outcome.code, outcome.out) == (2, "")
@@ -161,7 +145,6 @@ class TestMissingExtra:
         )
 
     def test_names_the_extra_of_an_average(self, treefold, monkeypatch, tmp_path):
-        """All kinds of files take one package."""
         monkeypatch.setitem(sys.modules, "ml_dtypes", None)
         outcome = treefold("average", "a.pt", "b.pt", "-o", tmp_path / "m.safetensors")
         assert outcome.err == (
@@ -169,7 +152,6 @@ class TestMissingExtra:
         )
 
     def test_asks_for_nothing_that_an_average_does_without(self, treefold, monkeypatch, tmp_path):
-        """No file takes PyTorch or safetensors."""
         for module in ("safetensors", "torch"):
             monkeypatch.setitem(sys.modules, module, None)
         for replica in range(2):
@@ -181,7 +163,6 @@ class TestMissingExtra:
 
     @pytest.mark.parametrize("name", EXTRAS)
     def test_are_those_of_the_project(self, name):
-        """What an extra is said to bring stands under its name in pyproject.toml."""
         text = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
         wanted = tomllib.loads(text)["project"]["optional-dependencies"][name]
         brought = {re.match(r"[\w.-]+", one)[0] for one in wanted}

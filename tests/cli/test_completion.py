@@ -52,11 +52,9 @@ class TestCompletion:
         assert completed(line) == offered
 
     def test_can_be_installed_and_shown(self, treefold):
-        """By the options that every program of Typer has."""
         assert "--install-completion" in treefold("--help").out
 
     def test_has_words_about_every_known_machine(self):
-        """And about no other, in the order of the list."""
         assert tuple(WORDS) == known_names()
 
     def test_of_a_picture_waits_for_the_dot(self):

@@ -15,7 +15,6 @@ class TestDemo:
 
     @pytest.mark.parametrize("arguments", [(), ("--devices", 8), ("--shuffle",), ("--devices", 5, "--steps", 1)])
     def test_holds_its_checks(self, treefold, arguments):
-        """However many devices, however dealt, however short."""
         outcome = treefold("demo", *(arguments if "--steps" in arguments else (*arguments, "--steps", 60)))
         assert re.findall(r"^(ok|failed) ", outcome.out, re.MULTILINE) == ["ok"] * 5
         assert outcome.code == 0
@@ -46,7 +45,6 @@ class TestDemo:
 
     @pytest.mark.parametrize("ops", ["hierarchical", "one-device", "all-reduce", "nccl"])
     def test_takes_every_ops(self, treefold, ops):
-        """The plan in words names the ops that --ops chose."""
         names = {
             "hierarchical": "HierarchicalCopyAllReduce",
             "one-device": "ReductionToOneDevice",
@@ -56,11 +54,9 @@ class TestDemo:
         assert f"all_reduce by {names[ops]}(" in treefold("demo", "--ops", ops, "--steps", 2).out
 
     def test_passes_on_the_number_of_packs(self, treefold):
-        """--num-packs reaches the ops and so the plan."""
         assert "(num_packs=4)" in treefold("demo", "--num-packs", 4, "--steps", 2).out
 
     def test_shows_progress_in_a_terminal(self, in_terminal):
-        """A bar for the three trainings, and below it what came of them."""
         shown = in_terminal("demo", "--steps", "2")
         assert 0 <= shown.index("three trainings") < shown.index("A network of")
 
@@ -104,14 +100,12 @@ class TestDemoRefusals:
         ],
     )
     def test_refuses_what_it_cannot_do(self, treefold, arguments, sentence):
-        """The sentence says what was got and what is allowed."""
         outcome = treefold("demo", *arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.startswith(f"treefold: {sentence}")
         assert outcome.err.count("\n") == 1
 
     def test_refuses_unknown_ops(self, treefold):
-        """An unknown name of ops is an error of usage, never another algorithm."""
         assert treefold("demo", "--ops", "ring").code == 2
 
 
@@ -124,7 +118,6 @@ class TestDemoReport:
         return path.read_text(encoding="utf-8")
 
     def test_loads_nothing(self, page):
-        """The page has no script, no link and no address to load from, so that it works offline."""
         tags = _TagCollector()
         tags.feed(page)
         assert not {"script", "link", "img", "iframe", "object"} & tags.names
@@ -133,13 +126,11 @@ class TestDemoReport:
         assert set(re.findall(r"https?://[^\"\s]+", page)) == {"http://www.w3.org/2000/svg"}
 
     def test_closes_what_it_opens(self, page):
-        """Every element is closed, in order."""
         tags = _TagCollector()
         tags.feed(page)
         assert tags.open == []
 
     def test_says_first_what_was_proved(self, page):
-        """The title is the result."""
         assert (
             "<h1>On 3 devices treefold trains the weights of one device; TensorFlow&#x27;s rule loses device 2</h1>"
         ) in page
@@ -154,14 +145,12 @@ class TestDemoReport:
         assert page.count('<li class="ok">') == 5
 
     def test_is_refused_before_training_where_it_cannot_be_written(self, treefold, tmp_path):
-        """A missing folder is found out first, not after the work."""
         outcome = treefold("demo", "--report", tmp_path / "missing" / "report.html")
         path = str(tmp_path / "missing" / "report.html")
         assert outcome.err == f"treefold: --report cannot write {path!r}: no such file or directory.\n"
         assert (outcome.code, outcome.out) == (2, "")
 
     def test_is_refused_where_a_directory_stands(self, treefold, tmp_path):
-        """A directory is not overwritten."""
         assert treefold("demo", "--report", tmp_path).err.endswith("it is a directory.\n")
 
 

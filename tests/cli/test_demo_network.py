@@ -17,7 +17,6 @@ def parameters():
 
 @pytest.fixture
 def examples():
-    """Return eleven images and their labels."""
     rng = np.random.default_rng(2)
     return Examples(rng.normal(size=(11, 5)), rng.integers(0, 3, size=11))
 

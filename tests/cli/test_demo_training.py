@@ -82,7 +82,6 @@ class TestTraining:
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize("devices", [2, 3, 5, 7, 8, 10])
     def test_with_treefold_ends_where_one_device_ends(self, digits, devices, shuffle):
-        """Over any number of devices, however examples are dealt, the weights are those of one device."""
         result = train(digits, devices=devices, shuffle=shuffle)
         assert result.treefold.distance(result.alone) < 1e-6
         assert np.allclose(result.treefold.losses, result.alone.losses, rtol=1e-5)
@@ -103,24 +102,20 @@ class TestTraining:
         assert abs(result.tensorflow.accuracy(digits[1]) - result.alone.accuracy(digits[1])) < 0.02
 
     def test_gives_each_replica_weights_of_its_own(self, digits):
-        """Replicas hold the same bits in different memory."""
         first, second, third = train(digits).treefold.parameters
         assert digest(first) == digest(second) == digest(third)
         assert not np.shares_memory(first["layer_1/kernel"], second["layer_1/kernel"])
 
     def test_gives_the_same_bits_with_every_ops(self, digits):
-        """On host memory neither the tree nor the packing changes a bit."""
         choices = [HierarchicalCopyAllReduce(), HierarchicalCopyAllReduce(num_packs=5), ReductionToOneDevice()]
         results = [train(digits, ops=ops) for ops in choices]
         assert len({digest(result.treefold.parameters[0]) for result in results}) == 1
 
     def test_repeats_with_its_seed(self, digits):
-        """One seed, one result; another seed, another."""
         bits = [digest(train(digits, seed=seed).treefold.parameters[0]) for seed in (0, 0, 1)]
         assert bits[0] == bits[1] != bits[2]
 
     def test_reports_each_step(self, digits):
-        """The callback hears of every step once, when all three trainings have made it."""
         heard = []
         train_all(Course(digits[0], 3, 3, 0), HierarchicalCopyAllReduce(), lambda: heard.append(1))
         assert len(heard) == 3
@@ -153,13 +148,11 @@ class TestChecks:
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize("devices", [3, 8, 10])
     def test_see_a_lost_replica(self, digits, devices, shuffle):
-        """Ops that lose one replica are seen by the difference after one step."""
         result = train(digits, ops=LosesTheLastReplica(), devices=devices, steps=1, shuffle=shuffle)
         assert self.verdicts(digits, result, shuffle=shuffle)[:4] == [True, True, True, False]
         assert result.treefold.distance(result.alone) > 100 * LARGEST_DIFFERENCE
 
     def test_see_one_different_bit(self, digits):
-        """One replica with one other bit is seen, far below the bound of the difference."""
         result = train(digits, steps=2)
         bias = result.treefold.parameters[1]["layer_2/bias"]
         bias[0] = np.nextafter(bias[0], np.float32(1))

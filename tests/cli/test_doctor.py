@@ -28,7 +28,6 @@ def _fresh_settings(monkeypatch):
 
 
 def found(look, **arguments):
-    """Return what one look finds."""
     findings = Findings()
     look(findings, **arguments)
     return findings
@@ -36,7 +35,6 @@ def found(look, **arguments):
 
 class TestDoctor:
     def test_says_first_whether_all_is_well(self, treefold, monkeypatch):
-        """One line, then the table, then what to do."""
         monkeypatch.setattr(looks, "_LOOKS", (looks._versions, looks._environment))  # this machine may lack more
         monkeypatch.setenv("TREEFOLD_THREADS", "3")
         outcome = treefold("doctor")
@@ -48,7 +46,6 @@ class TestDoctor:
         assert lines[at + 2] == "  unset TREEFOLD_THREADS"
 
     def test_says_the_same_in_json(self, treefold):
-        """For programs: whether all is well, and all that was found."""
         plain = json.loads(treefold("doctor", "--json").out)
         assert plain["ok"] == (plain["to_mend"] == [])
         assert plain["facts"]["treefold"] == package.__version__
@@ -56,7 +53,6 @@ class TestDoctor:
         assert set(plain) == {"ok", "summary", "facts", "to_mend", "not_installed"}
 
     def test_imports_no_framework(self):
-        """Versions come from the packages' metadata."""
         code = (
             "import sys; from treefold.cli.doctor.looks import examine; examine();"
             "print({'torch', 'tensorflow', 'jax', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules))"
@@ -65,7 +61,6 @@ class TestDoctor:
         assert run.stdout == "set()\n"
 
     def test_reports_what_it_cannot_look_at(self, monkeypatch):
-        """A broken package does not end it: the other looks go on."""
         monkeypatch.setattr(looks, "_version", lambda _: int("torn"))
         findings = looks.examine()
         assert findings.facts["frameworks"] == "cannot be told"
@@ -88,7 +83,6 @@ class TestDoctor:
         ],
     )
     def test_counts(self, to_mend, not_installed, summary):
-        """Extras that are not installed are no fault."""
         one = Problem("What.", "mend")
         assert Findings({}, [one] * to_mend, [one] * not_installed).summary == summary
 
@@ -124,7 +118,6 @@ class TestNativeCore:
         )
 
     def test_that_is_not_there_is_to_be_built(self, monkeypatch):
-        """Without a compiler treefold is installed without it."""
         monkeypatch.setattr(native, "HAS_NATIVE", False)
         monkeypatch.setitem(sys.modules, "treefold._native", None)
         [problem] = found(looks._native_core).to_mend
@@ -133,14 +126,12 @@ class TestNativeCore:
 
 class TestVectorLevel:
     def test_that_is_held_down_is_to_be_mended(self, monkeypatch):
-        """The plain loops run anywhere, and slowly."""
         widest = native.vector_levels()[0]
         monkeypatch.setenv("TREEFOLD_VECTOR_LEVEL", "plain")
         what = f"TREEFOLD_VECTOR_LEVEL keeps the native core at plain; this machine can run {widest}."
         assert found(looks._vector_level).to_mend == [Problem(what, "unset TREEFOLD_VECTOR_LEVEL")]
 
     def test_that_there_is_not_is_told_once(self, monkeypatch):
-        """By the sentence that a reduction would end with."""
         monkeypatch.setenv("TREEFOLD_VECTOR_LEVEL", "wide")
         [problem] = [one for one in looks.examine().to_mend if "VECTOR" in one.what]
         assert problem.what.startswith("TREEFOLD_VECTOR_LEVEL is 'wide' in the environment. It takes one of ")
@@ -153,13 +144,11 @@ class TestThreads:
         monkeypatch.setattr(looks.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
     def test_as_many_as_processors_are_well(self, tmp_path):
-        """Nothing to mend."""
         native.set_num_threads(8)
         assert found(looks._threads, quota=tmp_path / "none").to_mend == []
 
     @pytest.mark.parametrize("threads", [1, 16])
     def test_too_few_and_too_many_are_to_be_mended(self, tmp_path, threads):
-        """By the default."""
         native.set_num_threads(threads)
         what = f"A reduction uses {threads} thread{'s' * (threads > 1)}, and this process may use 8 processors."
         assert found(looks._threads, quota=tmp_path / "none").to_mend == [Problem(what, "unset TREEFOLD_NUM_THREADS")]
@@ -180,7 +169,6 @@ class TestThreads:
 
 class TestFrameworks:
     def test_that_are_too_old_are_to_be_upgraded(self, monkeypatch):
-        """The oldest that treefold works with stands in its own metadata."""
         monkeypatch.setattr(metadata, "requires", lambda _: ["numpy>=2.0", 'torch>=2.5; extra == "torch"'])
         monkeypatch.setattr(looks, "_version", {"numpy": "2.10.1", "torch": "2.4.1+cpu"}.get)
         [problem] = found(looks._frameworks).to_mend
@@ -188,7 +176,6 @@ class TestFrameworks:
         assert problem.mend == 'pip install --upgrade "torch>=2.5"'
 
     def test_that_are_missing_are_no_fault(self, monkeypatch):
-        """Whoever reduces NumPy arrays needs no other."""
         monkeypatch.setitem(sys.modules, "jax", None)
         findings = found(looks._frameworks)
         assert findings.facts["JAX"] == "not installed"
@@ -233,7 +220,6 @@ class TestGpus:
         assert find_gpus(proc=tmp_path, kfd=tmp_path, wsl=tmp_path / "none") is None
 
     def test_that_are_not_there_are_no_fault(self, tmp_path, monkeypatch):
-        """A laptop is in order."""
         assert find_gpus(proc=tmp_path, kfd=tmp_path, wsl=tmp_path / "none") is None
         monkeypatch.setattr(looks, "find_gpus", lambda: None)
         findings = found(looks._graphics_processors)
@@ -287,5 +273,4 @@ class TestSharedMemory:
         assert (findings.facts, findings.to_mend) == ({"shared memory": fact.format(setting)}, [])
 
     def test_is_not_mentioned_where_the_system_has_no_such_setting(self, tmp_path):
-        """Other systems, and kernels without huge pages."""
         assert found(looks._shared_memory, setting=tmp_path / "none").facts == {}

@@ -36,7 +36,6 @@ class TestPlan:
         assert "note: --nvlinks adds a known machine's NVLinks: dgx_h100.\n" in out
 
     def test_says_so_in_json(self, treefold, h100):
-        """For programs: the sentence, or null."""
         assert json.loads(treefold("plan", "-t", h100, "-s", "1M", "--json").out)["missing"] == MISSING
         assert json.loads(treefold("plan", "-t", "ring:3", "-s", "1M", "--json").out)["missing"] is None
 
@@ -65,7 +64,6 @@ class TestPlan:
         assert "each of 6 GPUs against the others" in words
 
     def test_refuses_nvlinks_of_other_gpus(self, treefold, h100):
-        """One sentence, exit code 2."""
         outcome = treefold("plan", "-t", h100, "--nvlinks", "dgx_a100")
         assert outcome.code == 2
         assert outcome.err.startswith("treefold: The GPUs of this topology are H100 SXM, which do not have the NVLinks")
@@ -73,20 +71,17 @@ class TestPlan:
 
 class TestSimulate:
     def test_says_so_in_the_headline(self, treefold, h100, tmp_path):
-        """Beside the bound, which is that of the file's links; in JSON and in the plot."""
         assert f"GB/s; {MISSING})\n" in treefold("simulate", "-t", h100, "-s", "1M").out
         assert json.loads(treefold("simulate", "-t", h100, "-s", "1M", "--json").out)["missing"] == MISSING
         treefold("simulate", "-t", h100, "-s", "1M,2M", "--plot", tmp_path / "s.svg")
         assert MISSING in (tmp_path / "s.svg").read_text()
 
     def test_adds_the_nvlinks_of_a_known_machine(self, treefold, h100):
-        """The headline is as for any machine."""
         assert MISSING not in treefold("simulate", "-t", h100, "-s", "1M", "--nvlinks", "dgx_h100").out
 
 
 class TestTopology:
     def test_says_so_in_words_and_drawn(self, treefold, h100, tmp_path):
-        """The first line, the verdict and the page's title."""
         assert treefold("topology", h100).out.startswith(f"cloud: 8 devices, 1 host. {MISSING}.\n")
         verdict = treefold("topology", "--verify-file", h100).out.splitlines()
         assert verdict[:2] == [
@@ -97,14 +92,12 @@ class TestTopology:
         assert f"<h1>cloud: 8 devices. {MISSING}.</h1>" in (tmp_path / "m.html").read_text()
 
     def test_writes_a_file_that_is_complete(self, treefold, h100, tmp_path):
-        """With ``--nvlinks`` and ``--json``: a machine to edit, which is read without a complaint."""
         (tmp_path / "m.json").write_text(treefold("topology", h100, "--nvlinks", "dgx_h100", "--json").out)
         assert treefold("topology", "--verify-file", tmp_path / "m.json").out.startswith("ok: cloud: 8 devices, ")
 
 
 class TestTerminals:
     def test_are_not_reached_by_names_in_a_file(self, treefold, tmp_path):
-        """The name of a machine and its notes are shown with what a terminal would obey as escapes."""
         plain = {"name": "a\x1b[2Jb", "devices": ["gpu:0", "gpu:1"], "notes": ["c\x1b]0;d\x07\ne"]}
         plain["links"] = [{"between": ["gpu:0", "gpu:1"], "gb_per_s": 1}]
         path = tmp_path / "m.json"
@@ -119,7 +112,6 @@ class TestTerminals:
         assert all(text.read_text().replace("\n", "").isprintable() for text in pictures)
 
     def test_are_not_reached_by_the_name_of_a_file(self, treefold, tmp_path):
-        """A machine is named after its file."""
         path = tmp_path / "a\x1b[2Jb.xml"
         path.write_text(FILE)
         assert treefold("topology", path).out.startswith("a\\x1b[2Jb: 8 devices")
@@ -138,7 +130,6 @@ class TestTerminals:
         ids=["switch", "device", "key", "NIC", "row", "AMD row", "nothing"],
     )
     def test_are_not_reached_by_errors(self, treefold, tmp_path, text):
-        """What is refused is refused in printable words."""
         path = tmp_path / "m"
         path.write_text(text)
         outcome = treefold("topology", path)

@@ -31,7 +31,6 @@ def words(svg):
 
 class TestPlanningPaper:
     def test_has_a_table_beside_nccl(self):
-        """Which the next test goes through."""
         assert len(BESIDE_NCCL) == 7
 
     @pytest.mark.parametrize(("machine", "some", "rings", "theirs", "best", "factor"), BESIDE_NCCL)
@@ -48,7 +47,6 @@ class TestPlanningPaper:
         assert measured is None or f"{measured[1]} for 256 MiB" in out
 
     def test_says_how_long_the_machine_between_sockets_takes(self, treefold):
-        """In the sentence below its picture."""
         row = treefold("plan", "-t", "a100_pcie_8gpu", "-s", "256M").out
         sentence = re.search(
             r"Predicted for 256 MiB: ([\d.]+ ms), with a ring ([\d.]+ ms), "
@@ -68,7 +66,6 @@ class TestPlanningPaper:
         ],
     )
     def test_has_pictures_as_they_are_drawn(self, treefold, tmp_path, picture, command):
-        """Every word and number in them, made by the command here."""
         assert treefold(*command, tmp_path / "now.svg").code == 0
         kept = (ROOT / "docs" / "pictures" / f"{picture}.svg").read_text(encoding="utf-8")
         assert words(kept) == words((tmp_path / "now.svg").read_text(encoding="utf-8"))

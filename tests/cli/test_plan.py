@@ -62,7 +62,6 @@ class TestPlan:
 
     @pytest.mark.parametrize("was_enabled", [True, False])
     def test_leaves_the_collector_as_it_was(self, treefold, was_enabled):
-        """It is stopped while a plan is made."""
         try:
             (gc.enable if was_enabled else gc.disable)()
             assert treefold("plan", "-t", "ring:2").code == 0
@@ -71,7 +70,6 @@ class TestPlan:
             gc.enable()
 
     def test_is_the_plan_of_the_largest_size(self, treefold):
-        """Several sizes have one plan: that of the largest."""
         out = treefold("plan", "-t", "mi300x", "-s", "4K,1M").out
         assert out.startswith("mi300x, 8 GPUs, 1 MiB per GPU: ")
         assert "this plan:   two shots over 8 devices in 8 packs" in out
@@ -80,7 +78,6 @@ class TestPlan:
         ("machine", "size"), [("ring:4", "4K"), ("ring:4", "16M"), ("dgx1_v100", "1M"), ("dgx1_v100", "1G")]
     )
     def test_saves_draws_and_prices_the_same_plan(self, treefold, tmp_path, machine, size):
-        """One shot, rings, shallow trees and trees: one time in text, saved plan, page and trace."""
         files = {"--save": "p.json", "--draw": "p.html", "--trace": "t.json"}
         options = [word for option, name in files.items() for word in (option, tmp_path / name)]
         plain = json.loads(treefold("plan", "-t", machine, "-s", size, "--json", *options).out)
@@ -97,23 +94,19 @@ class TestPlan:
         assert len(plain["packs"]) == from_json((tmp_path / "p.json").read_text()).num_packs
 
     def test_takes_the_packs_that_are_asked_for(self, treefold):
-        """Who asks for eight equal packs gets their plan and their time, were others quicker."""
         out = treefold("plan", "-t", "dgx1_v100", "-s", "256M", "--packs", "8").out
         assert "this plan:   trees over 8 devices in 8 packs" in out
         time = re.match(r"dgx1_v100, 8 GPUs, 256 MiB per GPU: ([\d.]+ ms); NCCL-like rings: 3.15 ms\n", out)[1]
         assert re.search(rf"^256 MiB +{time} +trees ", out, re.MULTILINE)
 
     def test_takes_one_pack_if_it_is_asked_for(self, treefold):
-        """Even though others are several times as quick at every size."""
         assert "trees over 8 devices in 1 pack:" in treefold("plan", "-t", "dgx1_v100", "--packs", "1").out
 
     def test_names_the_bottleneck_between_sockets(self, treefold):
-        """Two sockets with NVLink pairs: the link between the sockets holds all back."""
         outcome = treefold("plan", "-t", "a100_pcie_8gpu", "-s", "1M")
         assert "bottleneck:  GPUs 0–3 against 4–7: 16 GB/s between sockets\n" in outcome.out
 
     def test_compares_with_rings_star_and_two_levels(self, treefold):
-        """Every size has its row, and the best of treefold's is as good as any method of others."""
         outcome = treefold(*PLAN, "--json")
         rows = json.loads(outcome.out)["predicted"]
         best = {row["size"]: row["seconds"] for row in rows if row["method"] == "treefold"}
@@ -152,7 +145,6 @@ class TestPlan:
         ) in out
 
     def test_prints_json_that_says_all_of_it(self, treefold):
-        """The keys that programs read, with exact figures where they are exact."""
         plain = json.loads(treefold(*PLAN, "--packs", 8, "--json").out)
         assert plain["algbw_gb_per_s"] == pytest.approx(80.0)
         assert plain["bound_gb_per_s"] == pytest.approx(600 / 7)
@@ -171,7 +163,6 @@ class TestPlan:
         assert plain["algbw_gb_per_s"] == pytest.approx(75.0)
 
     def test_says_which_method_serves_which_size(self, treefold):
-        """As a table in a line, with a reason per row."""
         words = treefold("plan", "-t", "ring:3", "-s", "1M", "--table").out
         plain = json.loads(treefold("plan", "-t", "ring:3", "-s", "1M", "--table", "--json").out)
         assert f"size table: {plain['size_table']}\n" in words
@@ -180,11 +171,9 @@ class TestPlan:
         assert (methods[0], sizes[-1]) == ("oneshot", "inf")
 
     def test_plans_for_one_device(self, treefold):
-        """Nothing to send is no error."""
         assert treefold("plan", "-t", "ring:1").out == "ring:1: one device, nothing to reduce\n"
 
     def test_reads_a_machine_from_a_pipe(self, treefold, piped):
-        """`… | treefold plan --topology -`."""
         piped(json.dumps(known_topology("ring:4").to_json()))
         plain = json.loads(treefold("plan", "-t", "-", "-s", "1M", "--json").out)
         assert plain["algbw_gb_per_s"] == pytest.approx(100 / 3)
@@ -206,14 +195,12 @@ class TestPlan:
 class TestBestOf:
     @pytest.mark.parametrize("trees_us", [99.999999, 100.0, 100.000001])
     def test_of_methods_as_good_is_the_first_of_the_registry(self, trees_us):
-        """What rounding does to a prediction does not choose the method."""
         times = {"rings": 100.0, "trees": trees_us, "two shots": 99.9, "one shot": 102.0}
         predictions = [Prediction(2**20, LAUNCH_S + us * 1e-6, method) for method, us in times.items()]
         assert best_of(predictions, 2**20).method == "two shots"
         assert best_of(predictions, 2**20, ["rings", "trees"]).method == "trees"
 
     def test_is_the_quickest_where_methods_differ(self):
-        """By more than a hundredth."""
         predictions = [Prediction(1, LAUNCH_S + us * 1e-6, name) for name, us in (("star", 102), ("rings", 100))]
         assert best_of(predictions, 1, ["star", "rings"]).method == "rings"
 
@@ -319,7 +306,6 @@ class TestPlanRefuses:
         ],
     )
     def test_in_one_sentence(self, treefold, tmp_path, monkeypatch, arguments, sentence):
-        """Exit code 2, nothing printed, no traceback, no file."""
         monkeypatch.chdir(tmp_path)
         outcome = treefold("plan", *arguments)
         assert outcome.code == 2
@@ -345,7 +331,6 @@ class TestPlanRefuses:
         ],
     )
     def test_a_broken_machine_from_a_pipe(self, treefold, piped, text, sentence):
-        """What is wrong with it is said, in one sentence."""
         piped(text)
         outcome = treefold("plan", "-t", "-")
         assert (outcome.code, outcome.out) == (2, "")
@@ -360,7 +345,6 @@ class TestPlanOfCluster:
     CLUSTER = json.dumps({"devices": [f"cpu:{host}" for host in range(4)], "switches": ["switch"], "links": LINKS})
 
     def test_goes_straight_to_the_owners(self, treefold, tmp_path):
-        """A slow host owns nothing; the plan is drawn, saved and priced as any."""
         (tmp_path / "cluster.json").write_text(self.CLUSTER)
         given = ("plan", "-t", tmp_path / "cluster.json", "-s", "256M")
         out = treefold(*given).out

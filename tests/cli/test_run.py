@@ -58,7 +58,6 @@ class TestRun:
         assert sorted(done.stdout.splitlines()) == ["[0] [3. 3.]", "[1] [3. 3.]"]
 
     def test_names_the_first_rank_that_fails_and_ends_the_others(self, script):
-        """The exit code is that rank's; the others learn of it from the group."""
         done = run("run", "-n", "3", script("if group.rank == 1: sys.exit(7)", "group.barrier()"))
         assert done.returncode == 7
         assert "treefold run: rank 1 exited with code 7" in done.stderr
@@ -87,7 +86,6 @@ class TestRun:
         assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "treefold run: rank 0 exited with code 1")
 
     def test_leaves_no_folder(self, script, tmp_path, monkeypatch):
-        """Whether the ranks connect or not."""
         folder = tmp_path / "temporary"
         folder.mkdir()
         monkeypatch.setenv("TMPDIR", str(folder))
@@ -102,7 +100,6 @@ class TestRun:
         assert sorted(done.stdout.splitlines()) == ["[0] [2.]", "[1] [2.]"]
 
     def test_ends_when_nobody_reads_its_output(self, script):
-        """As ranks that wrote there themselves would."""
         lines = script("while True: print('more', flush=True)")
         with subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "treefold.cli", "run", "-n", "2", lines],
@@ -131,14 +128,12 @@ class TestRun:
         assert passed == ["line"]
 
     def test_waits_once_for_programs_that_ranks_leave_behind(self, script):
-        """They may hold its output open."""
         begun = time.monotonic()
         done = run("run", "-n", "2", script("os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '30')"))
         assert done.returncode == 0
         assert time.monotonic() - begun < 25
 
     def test_refuses_what_is_no_file(self):
-        """In one line, before any rank is started."""
         done = run("run", "nosuch.py")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "treefold: There is no file 'nosuch.py'. Name a script, or a module behind -m.\n"
@@ -148,11 +143,9 @@ class TestLostRank:
     @pytest.mark.parametrize("cause", ["lost", "interrupted", "left", "failed"])
     @pytest.mark.parametrize("prefix", ["treefold.errors.groups.PeerLostError: ", "treefold: "])
     def test_is_the_rank_that_an_error_says_is_gone(self, prefix, cause):
-        """As an uncaught error ends a program, or a command of ours."""
         assert lost_rank(f"{prefix}{PeerLostError.of(cause, 12)}\n".encode()) == 12
 
     def test_is_no_rank_that_is_late(self):
-        """It may run well, and end by itself."""
         errors = [DeadlineError.of(1, state) for state in "RTtZ"]
         for line in [f"{prefix}{error}\n" for error in errors for prefix in ("e.DeadlineError: ", "treefold: ")]:
             assert lost_rank(line.encode()) is None
@@ -168,14 +161,12 @@ class TestDemoOfRanks:
         assert done.stdout.count("[0] ok  ") == 3
 
     def test_joins_the_ranks_of_a_launcher(self):
-        """Here those of `treefold run`; under torchrun and mpiexec it is the same line."""
         pytest.importorskip("sklearn")
         done = run("run", "-n", "3", "-m", "treefold.cli", "demo", "--connect", "--steps", "3")
         assert done.returncode == 0, done.stderr
         assert [line.split()[1] for line in done.stdout.splitlines()] == ["3", "ok", "ok", "ok"]
 
     def test_is_refused_for_one_process(self):
-        """Each holds some of the digits, and one has nothing to reduce."""
         pytest.importorskip("sklearn")
         done = run("run", "-n", "1", "-m", "treefold.cli", "demo", "--connect")
         assert done.returncode == 2
@@ -183,7 +174,6 @@ class TestDemoOfRanks:
         assert f"[0] treefold: {sentence}\n" in done.stderr
 
     def test_names_a_rank_that_ends(self, tmp_path):
-        """By the sentence of those that are left, which is a command's and no traceback."""
         script = tmp_path / "script.py"
         script.write_text(
             "import sys, treefold\nfrom treefold.cli import main\ngroup = treefold.connect()\n"
@@ -200,14 +190,12 @@ class TestDemoOfRanks:
 
 class TestBenchOfRanks:
     def test_shows_every_path_beside_one_process(self):
-        """Every element has been checked on every rank before the table is printed."""
         done = run("bench", "--ranks", "2", "-b", "4K", "-e", "128K", "-f", "32", "-n", "1")
         assert done.returncode == 0, done.stderr
         for name in ("in place", "into a shared result", "from group.empty", "one process, in place"):
             assert done.stdout.count(name) >= 2
 
     def test_takes_the_gradients_of_a_model_in_one_call(self, tmp_path):
-        """The figures go into a file, too."""
         file = tmp_path / "run.json"
         done = run("bench", "--ranks", "2", "--model", "resnet50", "-n", "1", "--json", str(file))
         assert done.returncode == 0, done.stderr
@@ -217,7 +205,6 @@ class TestBenchOfRanks:
         assert all(figure["cpu_ms"] > 0 for figure in written["figures"])
 
     def test_refuses_what_it_would_not_heed(self):
-        """Nothing is measured but sums of float32."""
         done = run("bench", "--ranks", "2", "--op", "max")
         assert done.returncode == 2
         sentence = "--op does not go with --ranks, which measures sums of float32."

@@ -11,7 +11,6 @@ SIMULATE = ("simulate", "-t", "ring:4", "-s", "64K,16M")
 
 class TestSimulate:
     def test_sweeps_sizes(self, treefold):
-        """A row per size, a column per method, and no bandwidth above the bound."""
         plain = json.loads(treefold(*SIMULATE, "--json").out)
         assert {row["size"] for row in plain["predicted"]} == {2**16, 2**24}
         assert len({row["method"] for row in plain["predicted"]}) == 8
@@ -25,7 +24,6 @@ class TestSimulate:
         assert "\nchecked:     from 256 MiB on, against published bandwidths " in table
 
     def test_shows_its_table_and_its_curves_on_the_page(self, treefold, tmp_path):
-        """One card, with a real table; one size is drawn as bars."""
         treefold(*SIMULATE, "--plot", tmp_path / "s.html")
         page = (tmp_path / "s.html").read_text()
         assert page.count("<section>") == page.count("<table>") == 1
@@ -34,7 +32,6 @@ class TestSimulate:
         assert (tmp_path / "one.svg").read_text().count('class="tf-bar ') == 8
 
     def test_says_that_one_device_has_nothing_to_reduce(self, treefold, tmp_path):
-        """In a line, and as a picture of the machine: there are no curves of nothing."""
         for kind in ("html", "svg"):
             outcome = treefold("simulate", "-t", "ring:1", "--plot", tmp_path / f"s.{kind}")
             assert outcome.code == 0
@@ -43,12 +40,10 @@ class TestSimulate:
 
     @pytest.mark.parametrize("kind", ["html", "svg"])
     def test_plots(self, treefold, tmp_path, kind):
-        """In each format."""
         assert treefold(*SIMULATE, "--plot", tmp_path / f"s.{kind}").code == 0
         assert (tmp_path / f"s.{kind}").stat().st_size > 1000
 
     def test_takes_a_plan_from_a_file_and_from_a_pipe(self, treefold, tmp_path, monkeypatch):
-        """What plan --save wrote is simulated, and alike in both ways."""
         path = tmp_path / "p.json"
         treefold("plan", "-t", "ring:4", "-s", "1M", "--save", path)
         from_file = treefold(*SIMULATE, "--plan", path, "--json").out
@@ -57,13 +52,11 @@ class TestSimulate:
         assert {row["method"] for row in json.loads(from_file)["predicted"]} == {"this plan"}
 
     def test_writes_a_trace(self, treefold, tmp_path):
-        """For Perfetto."""
         treefold(*SIMULATE, "--trace", tmp_path / "t.json")
         assert json.loads((tmp_path / "t.json").read_text())["otherData"]["nbytes"] == 2**24
 
     @pytest.mark.parametrize("machine", [["-"], ["-t", "-"]])
     def test_refuses_two_pipes(self, treefold, machine):
-        """There is one standard input."""
         outcome = treefold("simulate", *machine, "--plan", "-")
         assert outcome.code == 2
         assert outcome.err == (
@@ -72,7 +65,6 @@ class TestSimulate:
         )
 
     def test_refuses_a_plan_that_is_none(self, treefold, tmp_path):
-        """A missing file, and a text that is no plan."""
         outcome = treefold(*SIMULATE, "--plan", "none.json")
         assert outcome.code == 2
         assert outcome.err == (
@@ -85,7 +77,6 @@ class TestSimulate:
         assert outcome.err.startswith("treefold: This text is no plan: ")
 
     def test_refuses_a_plan_for_another_machine(self, treefold, tmp_path):
-        """Devices that the machine does not have are named."""
         treefold("plan", "-t", "ring:4", "-s", "1M", "--save", tmp_path / "p.json")
         outcome = treefold("simulate", "-t", "ring:2", "-s", "1M", "--plan", tmp_path / "p.json")
         assert outcome.code == 2

@@ -26,7 +26,6 @@ class NoGpus:
 class TestMachine:
     @pytest.mark.parametrize("command", [("topology",), ("plan", "-s", "1M"), ("simulate", "-s", "1M")])
     def test_is_an_argument_or_an_option_of_every_planning_command(self, treefold, command):
-        """They say the same."""
         outcome = treefold(*command, "ring:3")
         assert outcome.code == 0
         assert outcome.out.startswith("ring:3")
@@ -34,7 +33,6 @@ class TestMachine:
 
     @pytest.mark.parametrize("command", ["topology", "plan", "simulate"])
     def test_is_refused_if_it_is_named_twice(self, treefold, command):
-        """No name silently wins."""
         outcome = treefold(command, "dgx2", "-t", "mi250")
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err == "treefold: 'dgx2' and 'mi250' are each a machine; give one of them.\n"
@@ -42,14 +40,12 @@ class TestMachine:
 
 class TestTopology:
     def test_shows_a_known_machine(self, treefold):
-        """Its parts are counted, and every link stands there once."""
         lines = treefold("topology", "a100_pcie_8gpu").out.splitlines()
         assert lines[0] == "a100_pcie_8gpu: 8 devices, 2 hosts"
         assert len(lines[4:]) == 8 + 1 + 4
         assert lines[4].split() == ["gpu:0", "-", "cpu0", "pcie", "24", "6"]
 
     def test_draws_a_page_of_one_card(self, treefold, tmp_path):
-        """The machine with a table of its links, and no card without anything in it."""
         treefold("topology", "a100_pcie_8gpu", "--draw", tmp_path / "m.html")
         page = (tmp_path / "m.html").read_text()
         assert page.count("<section>") == page.count("<table>") == 1
@@ -57,14 +53,12 @@ class TestTopology:
         assert page.count('<th scope="row">') == 8 + 1 + 4
 
     def test_shows_this_machine(self, treefold):
-        """Without a name it is the machine that the command runs on; there is no GPU needed for that."""
         outcome = treefold("topology")
         assert outcome.code == 0
         assert "device" in outcome.out.splitlines()[0]
 
     @pytest.mark.parametrize("command", ["topology", "plan", "simulate"])
     def test_without_gpus_says_what_is_here_and_offers_a_known_machine(self, treefold, monkeypatch, command):
-        """A laptop has nothing to plan; the line can be copied, and works."""
         for module in (plan, simulate, topology):
             monkeypatch.setattr(module, "read_machine", lambda *_: discover_topology(nvml=NoGpus))
         monkeypatch.setattr(options, "find_gpus", lambda: None)
@@ -75,7 +69,6 @@ class TestTopology:
         assert lines[-1] == f"try:  treefold {command} dgx1_v100, or another machine of: treefold topology --list"
 
     def test_without_nvidias_library_says_what_shows_the_gpus(self, monkeypatch):
-        """A driver that treefold cannot ask is no laptop."""
         monkeypatch.setitem(sys.modules, "pynvml", None)
         monkeypatch.setattr(options, "find_gpus", lambda: Gpus("NVIDIA", ("H100",), "570.1"))
         assert options.offer_known("plan")[1].endswith(
@@ -83,18 +76,15 @@ class TestTopology:
         )
 
     def test_offers_nothing_for_a_machine_that_was_named(self, treefold):
-        """Nor in JSON."""
         assert "try:" not in treefold("topology", "dgx2").out
         assert json.loads(treefold("topology", "--json").out)["devices"]
 
     def test_proves_the_links_of_this_machine(self, treefold):
-        """A table of directed pairs, or what it takes to have one."""
         outcome = treefold("topology", "--verify")
         assert outcome.code == 0
         assert outcome.out.startswith(("from ", "No pairs of devices to verify: this takes at least one GPU"))
 
     def test_lists_the_known_machines(self, treefold):
-        """One name per line, how many devices it has, and a word about it."""
         header, _, *lines = treefold("topology", "--list").out.splitlines()
         assert header.split() == ["machine", "devices", "what", "it", "is"]
         assert [line.split()[0] for line in lines] == list(known_names())
@@ -105,7 +95,6 @@ class TestTopology:
         assert treefold("topology", "nosuch").err.startswith("treefold: No machine is known as 'nosuch'. Known: dgx1_")
 
     def test_prints_json_that_can_be_read_again(self, treefold, tmp_path):
-        """The plain form goes around."""
         plain = treefold("topology", "2x8_a100", "--json").out
         (tmp_path / "m.json").write_text(plain)
         again = treefold("topology", tmp_path / "m.json", "--json").out
@@ -113,7 +102,6 @@ class TestTopology:
 
     @pytest.mark.parametrize("kind", ["html", "svg"])
     def test_draws_it(self, treefold, tmp_path, kind):
-        """In each format."""
         path = tmp_path / f"m.{kind}"
         assert treefold("topology", "dgx_a100", "--draw", path).out.endswith(f"Written: {path}\n")
         if kind == "svg":
@@ -132,7 +120,6 @@ class TestTopology:
         assert out == "ok: pair: 2 devices, 2 directed links, not all equal in both directions\n"
 
     def test_says_what_is_wrong_with_a_file(self, treefold, tmp_path):
-        """One sentence, exit code 2."""
         path = tmp_path / "m.xml"
         path.write_text("<system version='1'><cpu")
         outcome = treefold("topology", "--verify-file", path)
@@ -140,6 +127,5 @@ class TestTopology:
         assert outcome.err.startswith("treefold: The XML is broken or cut off: ")
 
     def test_writes_graphviz(self, treefold, tmp_path):
-        """A graph of its name."""
         treefold("topology", "ring:3", "--dot", tmp_path / "m.dot")
         assert (tmp_path / "m.dot").read_text().startswith('graph "ring:3" {')

@@ -98,11 +98,9 @@ class Clock:
             self.end(lane)
 
     def end(self, lane):
-        """Note that a chunk has arrived."""
         self.stops[lane, self.ended[lane]] = self.now
         self.ended[lane] += 1
 
 
 def run_pipeline(**lanes):
-    """Do what ``treefold._native.run_pipeline`` does."""
     Clock(lanes).run()

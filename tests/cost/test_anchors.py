@@ -24,12 +24,10 @@ PCIE5_INTEL, BETWEEN_INTEL = 48 * 5 / 6, 22
 
 
 def gpus(count):
-    """Return names of devices."""
     return tuple(f"gpu:{number}" for number in range(count))
 
 
 def switched(gb_per_s):
-    """Return eight GPUs on an NVSwitch."""
     builder = TopologyBuilder("switched").switch("nvswitch")
     for device in gpus(8):
         builder.device(device).link(device, "nvswitch", gb_per_s=gb_per_s, alpha_us=0.35)
@@ -53,7 +51,6 @@ def two_hosts():
 
 
 def busbw(machine, algbw):
-    """Return bus bandwidth from algorithm bandwidth."""
     return algbw * 2 * (len(machine.devices) - 1) / len(machine.devices)
 
 
@@ -63,18 +60,15 @@ def algbw_of_rings(machine, nbytes=LARGE):
 
 
 def busbw_of_rings(machine):
-    """Return the same as bus bandwidth."""
     return busbw(machine, algbw_of_rings(machine))
 
 
 def algbw_of_trees(machine):
-    """Return GB/s of the optimal trees."""
     movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
     return simulate(movement, machine, LARGE).algbw_bytes_per_s / 1e9
 
 
 def busbw_of_switch(gb_per_s):
-    """Return GB/s where the switch folds."""
     return LARGE / in_switch_s(LARGE, count=8, port_bytes_per_s=gb_per_s * 1e9, alpha_s=1e-6) / 1e9 * 2 * 7 / 8
 
 
@@ -101,7 +95,6 @@ class TestAnchors:
         assert predicted / measured - 1 == pytest.approx(error, abs=0.01)
 
     def test_stand_in_the_paper(self):
-        """With these errors, in this order."""
         text = (pathlib.Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
         printed = re.findall(r"^\| \d .* \| ([+−]\d+) % \|$", text, re.MULTILINE)
         assert [int(error.replace("−", "-")) for error in printed] == [
@@ -109,14 +102,12 @@ class TestAnchors:
         ]
 
     def test_are_what_is_said_of_predictions(self):
-        """The range of errors that is printed below predictions is that of these."""
         errors = [error for _, _, error in ANCHORS.values()]
         assert (round(min(errors), 2), round(max(errors), 2)) == CHECKED_ERRORS
 
 
 class TestPublished:
     def test_is_of_machines_that_are_known(self):
-        """By name, with all their devices, at sizes that are checked."""
         for one in PUBLISHED:
             assert one in published_for(known_topology(one.machine))
             assert one.nbytes >= CHECKED_FROM
@@ -135,5 +126,4 @@ class TestPublished:
         assert published_s(machine, (2**28 + 2**33) / 2) == pytest.approx((small + large) / 2)
 
     def test_says_nothing_of_sizes_that_were_not_checked(self):
-        """There no factor is printed that it could bound."""
         assert published_s(known_topology("2x8_h100"), CHECKED_FROM - 1) is None

@@ -23,7 +23,6 @@ def measured(seed, *, scatter=0.01, late=0.0, repeats=9):
 
 class TestFitLink:
     def test_is_exact_on_exact_samples(self):
-        """Without scatter nothing is lost."""
         fit = fit_link([(size, ALPHA + BETA * size) for size in SIZES])
         assert fit.alpha_s == pytest.approx(ALPHA, rel=1e-6)
         assert fit.bytes_per_s == pytest.approx(48e9, rel=1e-9)
@@ -36,11 +35,9 @@ class TestFitLink:
         assert fit.alpha_s == pytest.approx(ALPHA, rel=0.05)
 
     def test_has_no_negative_latency(self):
-        """Clocks may say so; copies do not end before they start."""
         assert fit_link([(100, 90e-9), (200, 190e-9), (300, 290e-9)]).alpha_s == 0
 
     def test_serves_many_links(self):
-        """Each by its ends."""
         fits = fit_links({("gpu:0", "gpu:1"): [(0, 1.0), (1, 2.0)], ("gpu:1", "gpu:0"): [(0, 1.0), (1, 3.0)]})
         assert {ends: fit.bytes_per_s for ends, fit in fits.items()} == {
             ("gpu:0", "gpu:1"): pytest.approx(1.0),
@@ -51,7 +48,6 @@ class TestFitLink:
         ("samples", "count"), [([], "0 samples"), ([(5, 1.0)], "1 sample"), ([(5, 1.0)] * 3, "3 samples")]
     )
     def test_refuses_one_size(self, samples, count):
-        """One size cannot tell latency from bandwidth."""
         sentence = (
             rf"^{count} of one size or none say nothing of latency and bandwidth\. Measure copies of at least "
             r"two sizes, a few bytes and some megabytes\.$"
@@ -61,13 +57,11 @@ class TestFitLink:
 
     @pytest.mark.parametrize("sample", [(-1, 1.0), (1, -1.0), (1, float("nan")), (float("inf"), 1.0)])
     def test_refuses_what_cannot_be(self, sample):
-        """One such sample means that something else is wrong."""
         sentence = r"^A copy of .* bytes in .* seconds cannot be\. Both are finite numbers, 0 or more\.$"
         with pytest.raises(SimulationError, match=sentence):
             fit_link([(1, 1.0), sample])
 
     def test_refuses_copies_that_take_no_longer(self):
-        """Somebody did not wait for the copies to end."""
         sentence = (
             r"^Larger copies take no longer than small ones, so no bandwidth follows\. Wait for each copy to end "
             r"before the clock is read, or measure larger ones\.$"
@@ -76,7 +70,6 @@ class TestFitLink:
             fit_link([(1, 1.0), (1000, 1.0), (2000, 0.5)])
 
     def test_gives_what_a_machine_is_refined_with(self):
-        """Fits go into ``refine`` as they are."""
         samples = [(size, ALPHA + BETA * size) for size in SIZES]
         fits = fit_links({("gpu:0", "gpu:1"): samples, ("gpu:1", "gpu:0"): samples})
         refined = refine(known_topology("ring:2"), fits)
@@ -86,7 +79,6 @@ class TestFitLink:
 class TestSamples:
     @pytest.mark.parametrize(("count", "kept"), [(999, 999), (1000, 1000), (1001, 501), (2000, 1000), (2001, 667)])
     def test_are_thinned_beyond_a_thousand(self, count, kept):
-        """Every second, every third and so on, so that at most a thousand are left."""
         sizes, seconds = _columns([(number, 2 * number) for number in range(count)])
         assert sizes.size == kept
         assert (seconds == 2 * sizes).all()

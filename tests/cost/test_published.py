@@ -37,7 +37,6 @@ class TestPublishedTimes:
         }
 
     def test_are_none_below_what_was_checked(self):
-        """And of machines of which nothing is published."""
         assert published_s(known_topology("mi300x"), CHECKED_FROM - 1) is None
         assert published_s(known_topology("mi300x"), CHECKED_FROM) is not None
         assert CHECKED_FROM == 256 * 2**20

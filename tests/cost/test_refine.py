@@ -37,7 +37,6 @@ class TestRefine:
         assert optimal_packing(machine).algbw_bytes_per_s > optimal_packing(two_sockets()).algbw_bytes_per_s
 
     def test_the_ways_of_a_link_may_differ(self):
-        """Each direction is as measured."""
         machine = refine(
             TopologyBuilder("pair").device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", gb_per_s=25).build(),
             {("cuda:0", "gpu:1"): (20e9, 1e-6), ("gpu:1", "gpu:0"): (15e9, 2e-6)},
@@ -61,7 +60,6 @@ class TestRefine:
         assert machine.notes[-1] == "0 of 4 directed links are as measured between devices."
 
     def test_devices_that_are_not_there(self):
-        """The sentence names them."""
         with pytest.raises(TopologyError, match=r"^There is no gpu:9 in this topology\."):
             refine(two_sockets(), {("gpu:0", "gpu:9"): (1e9, 0.0)})
 
@@ -77,7 +75,6 @@ class TestFromCopies:
     }
 
     def test_a_copy_alone_takes_what_was_measured(self):
-        """There and back, each at its own width and latency."""
         for a, b in (("gpu:0", "gpu:1"), ("gpu:2", "gpu:1")):
             machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], self.MEASURED)
             pair = machine.restricted([a, b])

@@ -46,7 +46,6 @@ class TestFindRoutes:
         assert num_routes(1e3, scale=scale) == count
 
     def test_has_nothing_to_share_on_one_route(self):
-        """Then the busiest link is as busy either way, and no route is longer."""
         builder = TopologyBuilder("one route").device("gpu:0").device("gpu:1")
         choice = find_routes(builder.link(*PAIR, gb_per_s=25, alpha_us=1).build(), {PAIR: 1e9})
         assert (choice.alone_s, choice.shared_s, choice.longer_s) == (0.04, 0.04, 0)
@@ -64,14 +63,12 @@ class TestFindRoutes:
         assert len(choice.shared[PAIR]) == 1 + is_shared
 
     def test_says_what_sharing_wins_and_costs(self):
-        """1 GB at 25 GB/s or at 37, and 9 µs."""
         choice = find_routes(two_routes(), {PAIR: 1e9})
         assert choice.alone_s == pytest.approx(1 / 25)
         assert choice.shared_s == pytest.approx(1 / 37, rel=0.01)
         assert choice.longer_s == pytest.approx(9e-6)
 
     def test_takes_those_that_are_known(self):
-        """A caller's alternatives are taken as they are: here, those of a machine with a wider second route."""
         known = Alternatives(two_routes(second_gb_per_s=50))
         choice = find_routes(two_routes(), {PAIR: 1e9, PAIR[::-1]: 1e9}, known=known)
         assert choice.alone[PAIR][0].nodes == known[PAIR][0]
@@ -93,7 +90,6 @@ class TestFindRoutes:
         assert shares == pytest.approx([25 / 37, 12 / 37], rel=0.01)
 
     def test_says_what_a_route_is(self):
-        """Its nodes, links and latency, the shorter first."""
         routes = chosen(two_routes(), {PAIR: 1e9})[PAIR]
         assert [route.nodes for route in routes] == [PAIR, ("gpu:0", "sw", "gpu:1")]
         assert [route.alpha_s for route in routes] == pytest.approx([1e-6, 10e-6])
@@ -115,7 +111,6 @@ class TestAlternatives:
 
 class TestBusiest:
     def test_adds_up_what_shares_a_link(self):
-        """Two copies from one device through one port."""
         builder = TopologyBuilder("star").switch("sw")
         for number in range(3):
             builder.device(f"gpu:{number}").link(f"gpu:{number}", "sw", gb_per_s=10, kind="pcie")
@@ -124,7 +119,6 @@ class TestBusiest:
         assert busiest_s(builder.build(), traffic, routes) == pytest.approx(0.4)
 
     def test_of_nothing_is_nothing(self):
-        """No copy, no time."""
         assert busiest_s(two_routes(), {}, {}) == 0
 
 
@@ -139,7 +133,6 @@ class TestMovementOnMachine:
 
     @pytest.mark.parametrize(("nbytes", "gb_per_s"), [(600e3, 25), (1e9, 37)])
     def test_is_busy_as_the_chosen_routes_are(self, nbytes, gb_per_s):
-        """Small values keep the NVLink busy alone, large ones both routes."""
         movement = star("gpu:0").movement(one_array(PAIR))
         setting = MovementOnMachine(movement, two_routes()).at(nbytes)
         assert setting.busy_s == pytest.approx(nbytes / gb_per_s / 1e9, rel=0.01)
@@ -156,7 +149,6 @@ def two_ways():
 
 class TestRoutes:
     def test_are_the_shortest_of_every_kind(self):
-        """NVLink and PCIe, NVLink first."""
         assert alternatives(two_ways(), "gpu:0", "gpu:1") == (("gpu:0", "gpu:1"), ("gpu:0", "sw", "gpu:1"))
 
     def test_go_through_no_third_device_where_they_need_not(self):

@@ -22,7 +22,6 @@ LINE = {"bytes_per_s": 25e9, "alpha_s": 0.7e-6}
 
 
 def gpus(count):
-    """Return names of devices."""
     return tuple(f"gpu:{number}" for number in range(count))
 
 
@@ -52,7 +51,6 @@ class TestEstimate:
         assert setting.estimate_s(1) == pytest.approx(expected, rel=1e-5)
 
     def test_scales_with_the_bytes_of_the_movement(self):
-        """A movement of four elements and one of millions are priced alike at the same size."""
         machine = known_topology("dgx1_v100")
         tree = along(ring_trees(gpus(4)), "ring")
         few, many = (tree.movement(one_array(gpus(4), length)) for length in (4, 2**22))

@@ -40,7 +40,6 @@ def simulate(movement, machine, nbytes, **options):
 
 
 def gpus(count):
-    """Return names of devices."""
     return tuple(f"gpu:{number}" for number in range(count))
 
 
@@ -96,7 +95,6 @@ class TestClosedForms:
     @pytest.mark.parametrize("nbytes", SIZES)
     @pytest.mark.parametrize("count", [2, 5, 16])
     def test_of_stars(self, count, nbytes):
-        """All copies share the root's port, up and then down."""
         expected = closed_forms.star_s(nbytes, count=count, port_bytes_per_s=100 * GB, alpha_s=4 * US)
         found = simulate(star("gpu:0").movement(one_array(gpus(count))), switched(count), nbytes, chunk_bytes=None)
         assert found.duration_s == pytest.approx(expected, rel=0.01)
@@ -151,7 +149,6 @@ class TestOptimalPackings:
 
 class TestTimeline:
     def test_counts_the_bytes_of_every_link(self):
-        """A star of three: everything up once and down once."""
         line = simulate(star("gpu:0").movement(one_array(gpus(3))), switched(3), 3e6)
         up, down = (
             (("gpu:1", "sw"), ("gpu:2", "sw"), ("sw", "gpu:0")),
@@ -162,7 +159,6 @@ class TestTimeline:
         )
 
     def test_loads_no_link_beyond_its_capacity(self):
-        """Whatever shares, the bytes of a link fit into the time."""
         machine = known_topology("a100_pcie_8gpu")
         line = simulate(two_shot(machine.devices).movement(one_array(machine.devices)), machine, 2**26)
         for link, use in line.links.items():
@@ -170,7 +166,6 @@ class TestTimeline:
             assert use.busy_s <= line.duration_s * (1 + 1e-9)
 
     def test_has_a_critical_path_without_gaps(self):
-        """It begins at 0, ends at the end, and each part starts when the one before stops."""
         machine = known_topology("dgx1_v100")
         line = simulate(along_packing(optimal_packing(machine)).movement(one_array(machine.devices)), machine, 2**24)
         path = line.critical_path
@@ -196,11 +191,9 @@ class TestTimeline:
         assert paid.devices["gpu:0"].busy_s >= 0.5
 
     def test_of_one_device_is_empty(self):
-        """Nothing travels, and nothing takes time."""
         assert simulate(star("gpu:0").movement(one_array(gpus(1))), known_topology("ring:1"), 1e9).duration_s == 0
 
     def test_of_nothing_is_latency(self):
-        """Values without bytes still pay for their copies."""
         line = simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), 0)
         assert line.duration_s == pytest.approx(1.4 * US)
 
@@ -228,7 +221,6 @@ class TestLaunch:
         assert 12 * US < pack_rings(machine).predict_s(2**12) < 20 * US
 
     def test_costs_nothing_on_one_device(self):
-        """Where nothing travels there is no call."""
         movement, machine = star("gpu:0").movement(one_array(gpus(1))), known_topology("ring:1")
         assert (
             simulate_call(movement, machine, 1e9).duration_s == MovementTimes(movement, machine).predicted_s(1e9) == 0
@@ -236,7 +228,6 @@ class TestLaunch:
 
     @pytest.mark.parametrize("launch_s", [-1, math.inf, math.nan, "7 µs", True])
     def test_is_a_time(self, launch_s):
-        """Finite, and not negative."""
         movement, machine = star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2")
         sentence = r"^launch_s is .*\. It takes a finite number of seconds, 0 or more\.$"
         with pytest.raises(SimulationError, match=sentence):
@@ -286,7 +277,6 @@ class TestRefusals:
         )
 
     def test_of_devices_that_the_machine_does_not_have(self):
-        """Both sides are named."""
         sentence = (
             r"^The plan uses gpu:2, and the topology has gpu:0, gpu:1\. Plan for devices of the topology, or simulate "
             r"on one that has them\.$"
@@ -296,13 +286,11 @@ class TestRefusals:
 
     @pytest.mark.parametrize("nbytes", [-1, math.inf, math.nan, "1M", True])
     def test_of_sizes_that_nothing_has(self, nbytes):
-        """Also infinite ones."""
         with pytest.raises(SimulationError, match=r"^nbytes is .*\. It takes a finite number of bytes, 0 or more\.$"):
             simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), nbytes)
 
     @pytest.mark.parametrize("chunk_bytes", [0, -1, math.inf, "best", True])
     def test_of_chunks_that_nothing_has(self, chunk_bytes):
-        """Only "auto" is a word that it knows."""
         sentence = (
             r"^chunk_bytes is .*\. It takes a finite number of bytes above 0, None for whole packs, or \"auto\"\.$"
         )
@@ -311,7 +299,6 @@ class TestRefusals:
 
     @pytest.mark.parametrize("rate", [0, -1, math.nan, "fast"])
     def test_of_rates_at_which_nothing_is_folded(self, rate):
-        """Infinity is the default and allowed."""
         sentence = (
             r"^reduce_bytes_per_s is .*\. It takes a number above 0; infinity means that folding costs nothing\.$"
         )
@@ -321,7 +308,6 @@ class TestRefusals:
 
 class TestLasting:
     def test_stretches_all_times_alike(self):
-        """On a clock of twice the time every span and every wait is twice as long, and the bytes are the same."""
         machine = known_topology("ring:3")
         timeline = simulate(star("gpu:0").movement(one_array(machine.devices)), machine, 2**20)
         longer = timeline.lasting(2 * timeline.duration_s)

@@ -74,7 +74,6 @@ def cases(*, is_full):
 
 
 def main():
-    """Compile all cases."""
     for name, target, arguments in cases(is_full=sys.argv[1] == "full"):
         text = compiled(target, **arguments).asm.get("ptx", "")
         kinds = {kind: re.search(pattern, text) is not None for kind, pattern in KINDS.items()}

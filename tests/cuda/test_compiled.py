@@ -16,7 +16,6 @@ PROGRAM = Path(__file__).with_name("compile_kernels.py")
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """Return what the program printed."""
     counts = "full" if os.environ.get("TREEFOLD_CASES") == "full" else "few"
     environment = {key: text for key, text in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
@@ -28,18 +27,15 @@ def kernels(tmp_path_factory):
 
 
 def test_every_op_and_dtype_compiles(kernels):
-    """For NVIDIA's and AMD's; one compilation that fails ends the program."""
     assert len({(kernel["element"], kernel["op"]) for kernel in kernels}) == 60
     assert len({kernel["gpu"] for kernel in kernels}) == 6
 
 
 def test_arithmetic_is_the_hosts(kernels):
-    """No multiplication and addition is fused, no denormal flushed to zero."""
     assert not [kernel for kernel in kernels if kernel["fuses"] or kernel["flushes"]]
 
 
 def test_memory_is_read_and_written_16_bytes_at_a_time(kernels):
-    """Where arrays are aligned and blocks are whole, and elements have two bytes or more."""
     plain = [kernel for kernel in kernels if kernel["gpu"] == "Hopper" and kernel.get("is_plain", True)]
     wide = [kernel for kernel in plain if kernel["element"] not in {"int8", "uint8", "bool"}]
     assert len(wide) > 40

@@ -41,7 +41,6 @@ def tensor(array):
 
 
 def on_host(array):
-    """Return the contents of a tensor."""
     return BACKEND.host_view(array.cpu())
 
 
@@ -57,7 +56,6 @@ def folded(parts, fold, *, num_targets=1):
 @pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
 @pytest.mark.parametrize("fold", FOLDS, ids=lambda fold: f"{fold.op.name}-{fold.accumulate}")
 def test_gives_the_bits_of_the_numpy_fold(fold, dtype):
-    """Special values among them: NaN, infinities, -0, denormals, sums and products that overflow on the way."""
     is_refused = dtype == "bool" and fold.op not in {ReduceOp.MIN, ReduceOp.MAX}
     is_refused |= dtype.startswith("complex") and fold.op in {ReduceOp.MIN, ReduceOp.MAX}
     if is_refused or not is_fused(fold, dtype):
@@ -125,7 +123,6 @@ class TestBatch:
 
     @pytest.mark.parametrize("offset", [1, 2, 3])
     def test_tensors_that_begin_anywhere(self, offset):
-        """Views that begin between multiples of 16 bytes are read and written one by one, and nothing beside them."""
         whole = [tensor(owned(replica, (2048 + offset,))) for replica in range(3)]
         target = torch.full((2060,), 7.0, device=DEVICE)
         end = target[offset : offset + 2048]
@@ -135,7 +132,6 @@ class TestBatch:
         assert (target[offset + 2048 :] == 7).all()
 
     def test_dtypes_do_not_mix(self):
-        """One launch per dtype, results where they belong."""
         jobs, targets = [], []
         for dtype in ("float32", "float16", "int32"):
             targets.append(torch.empty(1024, dtype=getattr(torch, dtype), device=DEVICE))
@@ -157,8 +153,6 @@ class TestBatch:
     ],
 )
 def test_triton_is_new_enough(installed, is_used, monkeypatch):
-    """Older compilers do not take the kernels."""
-
     def version(name):
         if name not in installed:
             raise importlib.metadata.PackageNotFoundError(name)
@@ -204,8 +198,6 @@ class TestOutOfMemory:
                 assert_same_bits(on_host(source), owned(replica, (1024,), job.dtype))
 
     def test_it_says_that_nothing_was_written(self, monkeypatch):
-        """PyTorch's own error, which says how much was wanted, and a note."""
-
         def scarce(*_):
             message = "CUDA out of memory. Tried to allocate 2.00 GiB."
             raise torch.OutOfMemoryError(message)

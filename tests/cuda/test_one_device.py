@@ -39,7 +39,6 @@ def run(ops, columns, fold, out=None):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int64", "complex64"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.PRODUCT])
 def test_gives_what_the_host_gives(op, dtype):
-    """Fused or not: new tensors, one per component, of the shapes asked for."""
     for ops in OPS:
         columns = leaves(dtype)
         results = run(ops, columns, Fold(op))
@@ -54,7 +53,6 @@ def test_gives_what_the_host_gives(op, dtype):
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PRODUCT])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_writes_into_what_is_given(op, dtype):
-    """In place, and into others, transposed ones among them; autograd hears of it."""
     columns = leaves(dtype, 2)
     expected = run(ReductionToOneDevice(), columns, Fold(op))
     given = [tuple(torch.zeros_like(t.mT if t.ndim == 2 else t).mT if t.ndim == 2 else torch.zeros_like(t) for t in c)
@@ -71,7 +69,6 @@ def test_writes_into_what_is_given(op, dtype):
 
 
 def test_weights_and_callbacks_are_the_backends_work():
-    """No kernel has them; the result is the same."""
     columns = leaves()
     weighted = run(ReductionToOneDevice(), columns, Fold(ReduceOp.MEAN, weights=(1, 2, 0, 1)))
     hosts = PerReplica([tensor.cpu() for tensor in columns[-1]])
@@ -83,7 +80,6 @@ def test_weights_and_callbacks_are_the_backends_work():
 
 
 def test_inputs_are_left_alone():
-    """Expanded, strided and read-only-by-nature inputs are read where they lie or copied, never written."""
     base = torch.arange(12.0, device=DEVICE)
     column = [base.reshape(3, 4).T, torch.ones((), device=DEVICE).expand(4, 3)]
     before = [tensor.clone() for tensor in column]

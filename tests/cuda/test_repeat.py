@@ -52,14 +52,12 @@ def value(gpus, arrays, device="gpu:0"):
 
 
 def on_host(tensor):
-    """Return the contents of a tensor."""
     return HOST.host_view(tensor)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint32", "complex64"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MAX])
 def test_gives_what_the_first_call_gave(op, dtype, gpus, slow_calls):
-    """New results, given ones and in place; the first call of each kind takes the slow path."""
     assert dtype in REDUCIBLE
     if dtype in COMPLEX and op is ReduceOp.MAX:
         return
@@ -84,7 +82,6 @@ def test_gives_what_the_first_call_gave(op, dtype, gpus, slow_calls):
 
 
 def test_takes_batches_of_trees(gpus, slow_calls):
-    """Leaves of several dtypes and shapes, empty ones among them, packed or not."""
     ops = HierarchicalCopyAllReduce(num_packs=2)
     for scale in (1.0, 3.0):
         trees = [
@@ -114,7 +111,6 @@ def test_takes_batches_of_trees(gpus, slow_calls):
     ],
 )
 def test_looks_at_every_tensor(spoil, gpus, slow_calls):
-    """Another layout, dtype or shape, or one that holds something else than its memory, takes the slow path."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full((4, 4), 2.0**replica, np.float32) for replica in range(COUNT)])
     ops.reduce("sum", replicas, replicas)
@@ -131,7 +127,6 @@ def test_looks_at_every_tensor(spoil, gpus, slow_calls):
 
 
 def test_looks_at_the_memory(gpus, slow_calls):
-    """Given tensors that overlap are refused by the slow path, and nothing is written."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
     ops.reduce("sum", replicas, replicas, out=value(gpus, [np.zeros(8, np.float32)] * 2))
@@ -155,7 +150,6 @@ def test_writes_into_host_memory_by_the_slow_path(gpus, slow_calls):
 
 
 def test_tells_devices_apart(gpus, slow_calls):
-    """The same shapes on another GPU, or on two, are other calls."""
     ops = ReductionToOneDevice()
     for device in ("gpu:0", "gpu:1"):
         replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)], device)
@@ -171,7 +165,6 @@ def test_tells_devices_apart(gpus, slow_calls):
 
 
 def test_asks_for_the_executor_again(gpus, slow_calls, monkeypatch):
-    """What the environment says counts for every call."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
     executors = []
@@ -190,7 +183,6 @@ def test_is_the_choice_on_one_gpu_only(monkeypatch):
 
 
 def test_leaves_little_memory_to_the_slow_path(gpus, slow_calls, monkeypatch):
-    """Which says that nothing was written."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
     ops.reduce("sum", replicas, replicas)

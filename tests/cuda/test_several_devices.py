@@ -32,7 +32,6 @@ class FakeStream:
         self.device = device
 
     def wait_event(self, event):
-        """Note it."""
         FakeStream.log.append(("wait", id(self), id(event)))
 
     def record_event(self):
@@ -47,7 +46,6 @@ class FakeEvent:
         self.stream = stream
 
     def synchronize(self):
-        """Note that the host waited."""
         FakeStream.log.append(("host", id(self.stream), id(self)))
 
 
@@ -100,7 +98,6 @@ def run(ops, devices, shapes, fold):
 @pytest.mark.parametrize("devices", [("gpu:0", "gpu:1", "gpu:2"), ("cpu:0", "gpu:0"), ("gpu:1", "gpu:1", "cpu:0")])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN])
 def test_gives_what_one_device_after_the_other_gives(streams, op, devices, ops):
-    """GPUs whose links nothing proved, GPUs and the host mixed, several replicas on one GPU."""
     results, expected = run(ops, devices, [(1000,), (7, 5), (0,)], Fold(op))
     for made, wants in zip(results, expected, strict=True):
         for tensor, want in zip(made, wants, strict=True):
@@ -126,7 +123,6 @@ def test_chunks_are_parts_of_the_longest_copy(nbytes, chunk):
 
 
 def test_only_proved_links_are_used_directly(streams):
-    """Before a probe everything goes through the host; afterwards what it proved does not."""
     plan, _ = planned(ReductionToOneDevice(), ("gpu:0", "gpu:1"), [(1000,)])
     assert len(several_devices._schedule(plan, is_pinned=False).staging) == 2
     links.use([LinkResult("gpu:0", "gpu:1", "", 1e9, 0.0), LinkResult("gpu:1", "gpu:0", "it lies", 0.0, 0.0)])
@@ -176,7 +172,6 @@ def test_a_capture_of_one_gpu_is_refused(streams, monkeypatch):
 
 
 def test_out_is_written_last(streams):
-    """In place: the contributions are read until the end."""
     plan, columns = planned(ReductionToOneDevice(), ("gpu:0", "gpu:1"), [(1000,)])
     tensors = tuple(BACKEND.from_host(array.copy(), "cpu:0") for array in columns[0])
     given = [tensors]

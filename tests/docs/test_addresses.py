@@ -13,7 +13,6 @@ TOOL = ROOT / "tools" / "address.py"
 
 @pytest.fixture(scope="module")
 def tool():
-    """Return the program as a module."""
     spec = importlib.util.spec_from_file_location("address", TOOL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -22,14 +21,12 @@ def tool():
 
 @pytest.fixture
 def tag():
-    """Return the tag of this version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return f"v{project['version']}"
 
 
 class TestReadmeOfAPackageIndex:
     def test_has_absolute_links_only(self, tool, tag):
-        """Whoever reads it elsewhere can follow every link, and sees the picture."""
         paper = (ROOT / "README.md").read_text(encoding="utf-8")
         links = re.findall(r"\]\(([^)]+)\)", tool.with_absolute_links(paper, ADDRESS, tag))
         assert len(links) == len(re.findall(r"\]\([^)]+\)", paper))
@@ -39,19 +36,16 @@ class TestReadmeOfAPackageIndex:
         assert f"{ADDRESS}/blob/{tag}/docs/start/index.md#without-make" in links
 
     def test_keeps_code_and_links_that_lead_elsewhere(self, tool, tag):
-        """Brackets in code are no links."""
         paper = "```python\nf[0](README.md)\n```\n[a](https://example.com) [b](#below)\n"
         assert tool.with_absolute_links(paper, ADDRESS, tag) == paper
 
     def test_leads_to_no_file_that_is_missing(self, tool, tag):
-        """A stale link ends the release."""
         with pytest.raises(SystemExit, match=r"^README\.md links to docs/nowhere\.md, which is not there$"):
             tool.with_absolute_links("[a](docs/nowhere.md)", ADDRESS, tag)
 
 
 class TestUrlsOfThePackage:
     def test_are_added_to_what_is_published(self, tool, tag):
-        """The five that a package index shows by name; nothing else of the project changes."""
         before = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         after = tomllib.loads(tool.with_urls(before, ADDRESS, tag))
         assert after["project"].pop("urls") == {
@@ -69,7 +63,6 @@ class TestAddress:
         "address", ["owner/treefold", "http://example.org/owner/treefold", "https://example.org", ""]
     )
     def test_is_an_address_or_refused(self, address, tmp_path):
-        """Nothing is built for an address that leads nowhere."""
         folder = tmp_path / "copy"
         command = [sys.executable, str(TOOL), address, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
@@ -78,7 +71,6 @@ class TestAddress:
         assert not folder.exists()
 
     def test_is_given_by_the_workflow_that_publishes(self):
-        """Nobody has to remember it."""
         workflow = (ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8")
         assert "REPOSITORY: ${{ github.server_url }}/${{ github.repository }}" in workflow
         assert "\nREPOSITORY ?=\n" in (ROOT / "Makefile").read_text(encoding="utf-8")

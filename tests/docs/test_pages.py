@@ -81,7 +81,6 @@ def save_layouts(top):
 @pytest.mark.parametrize("paper", PAPERS)
 class TestBlocks:
     def test_say_what_they_are(self, paper):
-        """A block without a language is a drawing; output follows the code that prints it."""
         blocks = blocks_of(paper)
         literal = [block for block in blocks if not block.language.startswith("{literalinclude}")]
         assert {block.language for block in literal} <= LANGUAGES
@@ -94,7 +93,6 @@ class TestBlocks:
 @pytest.mark.parametrize("paper", having("python"))
 class TestPython:
     def test_runs_and_prints_what_is_shown(self, paper, folder, tmp_path):
-        """The blocks of a page are one program, as its reader types it, in a process of its own."""
         blocks = [block for block in blocks_of(paper) if block.language in {"python", "text"}]
         lines = [""] * (max(block.line + block.text.count("\n") for block in blocks) + 1)
         lines[0] = FIRST_LINE
@@ -118,7 +116,6 @@ class TestPython:
 @pytest.mark.parametrize("paper", having("console"))
 class TestConsole:
     def test_runs_and_prints_what_is_shown(self, paper, folder):
-        """Commands without shown output only have to end well."""
         for block in blocks_of(paper):
             if block.language != "console":
                 continue
@@ -151,12 +148,10 @@ class TestShell:
 
 class TestOthers:
     def test_json_is_json(self):
-        """A machine in plain JSON, for one."""
         blocks = [block for paper in having("json") for block in blocks_of(paper) if block.language == "json"]
         assert [json.loads(block.text) for block in blocks]
 
     def test_what_a_diff_adds_compiles(self):
-        """Its lines stand again in the block that runs."""
         for paper in having("diff"):
             for block in blocks_of(paper):
                 if block.language == "diff":

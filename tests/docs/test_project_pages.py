@@ -14,13 +14,11 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 class TestWorkflows:
     @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
     def test_run_make_and_nothing_else(self, path):
-        """Whatever continuous integration does, a contributor can do by the same command."""
         commands = re.findall(r"^\s*(?:- )?run:(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert [command for command in commands if not re.fullmatch(r" make [a-z-]+( [A-Z]+=\S+)*", command)] == []
 
     @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
     def test_pin_every_action(self, path):
-        """An action is named with its major version or a commit, never by a branch that moves anywhere."""
         actions = re.findall(r"uses: (\S+)", path.read_text(encoding="utf-8"))
         assert actions
         assert [action for action in actions if not re.search(r"@(v\d+|release/v\d+|[0-9a-f]{40})$", action)] == []
@@ -28,7 +26,6 @@ class TestWorkflows:
 
 class TestArchitecture:
     def test_names_files_that_are_there(self):
-        """Whoever is sent to ``room/file`` finds it."""
         package = ROOT / "src" / "treefold"
         rooms = "|".join(room.name for room in package.iterdir() if room.is_dir())
         text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -39,7 +36,6 @@ class TestArchitecture:
 
 class TestCitation:
     def test_names_the_version_and_licence_of_the_package(self):
-        """Who cites treefold cites the version that is here."""
         citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
         assert f"version: {PROJECT['version']}" in citation
         assert f"license: {PROJECT['license']}" in citation
@@ -50,7 +46,6 @@ class TestPackage:
     """What stands in pyproject.toml."""
 
     def test_promises_only_what_ran(self):
-        """No classifier names a system or a Python on which no test has ever run."""
         promised = {name for name in PROJECT["classifiers"] if re.match(r"Operating System|.* :: Python :: 3\.", name)}
         assert promised == {
             "Operating System :: POSIX :: Linux",
@@ -58,7 +53,6 @@ class TestPackage:
         }
 
     def test_builds_its_site_without_frameworks(self):
-        """Docstrings are read without them: whoever mends a page waits for seconds, and not for gigabytes."""
         extras = PROJECT["optional-dependencies"]
         found, todo = set(), list(extras["docs"])
         while todo:
@@ -70,5 +64,4 @@ class TestPackage:
         assert found.isdisjoint({"torch", "tensorflow", "tensorflow-cpu", "jax", "triton", "mpich"})
 
     def test_brings_what_its_example_needs(self):
-        """The example of JAX trains with optax."""
         assert any(name.startswith("optax") for name in PROJECT["optional-dependencies"]["jax"])

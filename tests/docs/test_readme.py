@@ -6,14 +6,12 @@ from papers import PAPERS, ROOT, blocks_of
 
 class TestReadme:
     def test_code_prints_what_stands_below_it(self, capsys):
-        """What the README shows first is what a newcomer types first."""
         code, printed, *_ = blocks_of("README.md")
         assert (code.language, printed.language) == ("python", "text")
         exec(code.text, {})  # noqa: S102 - our own text
         assert capsys.readouterr().out == printed.text
 
     def test_begins_with_one_idea(self):
-        """The first sentence says what treefold does; the second, for whom and how well."""
         words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").partition("\n")[2].split())
         first, second = words.split(". ")[:2]
         assert first == "treefold combines one value per device into one value on every device that wants it"
@@ -21,14 +19,12 @@ class TestReadme:
             assert part in second
 
     def test_says_what_never_ran_before_what_is_promised(self):
-        """Nobody has to scroll for it."""
         text = (ROOT / "README.md").read_text(encoding="utf-8")
         assert (
             text.index("never run on hardware") < text.index("## What to write instead") < text.index("## What is pro")
         )
 
     def test_is_short(self):
-        """The rest is on the pages that it leads to."""
         assert (ROOT / "README.md").read_text(encoding="utf-8").count("\n") <= 90
 
 
@@ -40,7 +36,6 @@ class TestPapers:
         assert [link for link in links if not (ROOT / paper).parent.joinpath(link).exists()] == []
 
     def test_code_map_names_what_there_is(self):
-        """Every room and file in ARCHITECTURE.md's code map exists, and every room of the house is in it."""
         text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
         rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
         named = {name.rstrip("/") for row in rows for name in re.findall(r"`([\w./]+)`", row)}

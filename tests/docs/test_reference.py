@@ -17,13 +17,11 @@ class TestReference:
         [f"treefold{room}" for room in ("", ".averaging", ".torch", ".tensorflow", ".keras", ".testing")],
     )
     def test_has_every_public_name(self, module):
-        """Each name of ``__all__`` once, on the page of its module, and nothing else."""
         page = (PAGES / f"{module.rpartition('.')[2]}.md").read_text(encoding="utf-8")
         named = re.findall(rf"^\.\. auto(?:class|function|data):: {re.escape(module)}\.(\w+)$", page, re.MULTILINE)
         assert sorted(named) == sorted(importlib.import_module(module).__all__)
 
     def test_has_every_command(self):
-        """The table lists what ``treefold --help`` lists."""
         commands = {one.name or one.callback.__name__ for one in make_app().registered_commands}
         assert (
             set(re.findall(r"^\| `treefold (\w+)` ", (PAGES / "command.md").read_text("utf-8"), re.MULTILINE))
@@ -33,7 +31,6 @@ class TestReference:
 
 class TestExamples:
     def test_all_are_on_their_page(self):
-        """A program that nobody finds is not copied."""
         shown = re.findall(
             r"literalinclude\} \.\./(examples/\w+\.py)", (ROOT / "docs" / "examples.md").read_text("utf-8")
         )

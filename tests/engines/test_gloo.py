@@ -26,5 +26,4 @@ def run(gloo, stores):
 class TestGlooChannel:
     @pytest.mark.parametrize("case", CHANNEL_CONFORMANCE, ids=lambda case: case.name)
     def test_is_a_channel(self, run, case):
-        """The suite of all channels, over sockets."""
         case.check(run)

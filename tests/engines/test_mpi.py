@@ -65,7 +65,6 @@ class TestMpiChannel:
 
 class TestFinalize:
     def test_by_the_user_with_a_group_open(self):
-        """The process ends as it would without treefold."""
         done = launched(2, "finalized_script.py")
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -87,7 +86,6 @@ class TestGroup:
 
     @pytest.mark.parametrize("layout", pretended_hosts.LAYOUTS, ids=str)
     def test_gives_the_bits_of_one_process(self, layout):
-        """Whatever is reduced, scattered, broadcast or gathered, with ranks that share hosts."""
         first = pretended_hosts.LAYOUTS.index(layout) * 100_000
         options = {"hosts": layout, "first": first, "calls": _CALLS, "chunks": (256, 4096)}
         alike = run_named("bits", options, sum(map(len, layout)))

@@ -65,7 +65,6 @@ def shelf():
 class TestStoreRoster:
     @pytest.mark.parametrize("store", [Shelf, distributed.HashStore])
     def test_ranks_meet_again_and_again(self, store):
-        """Each attempt has words of its own."""
         found = store()
         told = together(lambda rank: [connect(found, rank, 3, 20) for _ in range(20)])
         assert told == [[_SAID] * 20] * 3
@@ -95,7 +94,6 @@ class TestStoreRoster:
 
     @pytest.mark.parametrize("error", [RuntimeError("Broken pipe\nstack of C++"), LookupError("Broken pipe")])
     def test_a_store_that_raises(self, shelf, error):
-        """One sentence, without the stack, whatever class of exceptions a user's own store has."""
         shelf.error = error
         assert str(connect(shelf, 0, 2, 1)) == (
             f"The group did not form: PyTorch's store has failed this rank: {type(error).__name__}: Broken pipe. Look "
@@ -105,7 +103,6 @@ class TestStoreRoster:
 
 class TestAsked:
     def test_a_store_that_does_not_answer(self):
-        """The deadline holds, whatever the store does."""
         over, began = threading.Event(), time.monotonic()
         with pytest.raises(ConnectError, match="PyTorch's store has failed this rank: it has not answered by the dead"):
             asked(over.wait, began + 0.1)

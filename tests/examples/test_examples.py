@@ -44,7 +44,6 @@ LAUNCHED = {
 class TestExamples:
     @pytest.mark.parametrize("name", sorted(PRINTS))
     def test_prints_what_a_stranger_understands(self, name, tmp_path):
-        """In a process of its own, from any folder."""
         launcher = ["-m", "treefold.cli", "run", "-n", "3"] if name in LAUNCHED else []
         done = subprocess.run(  # noqa: S603 - our own program
             [sys.executable, *launcher, EXAMPLES / f"{name}.py"],
@@ -58,12 +57,10 @@ class TestExamples:
         assert [words for words in PRINTS[name] if words not in done.stdout] == [], done.stdout
 
     def test_all_of_them_run_here(self):
-        """A new example comes with what it prints."""
         assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(PRINTS)
 
     @pytest.mark.parametrize("name", sorted(PRINTS))
     def test_is_short_and_says_how_to_run_it(self, name):
-        """At most 60 lines, which begin with what the program shows."""
         text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 60
         command = LAUNCHED.get(name, "python")

@@ -20,7 +20,6 @@ class Cluster:
     ORDERS = ("sdr", "srd", "dsr")
 
     def __init__(self, movement, hosts):
-        """Note which rank holds what."""
         self.leaves, self.buffers = movement.leaves, movement.buffers
         self.host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
         self.holders = [rank_of(buffer.device) for buffer in self.buffers]

@@ -39,7 +39,6 @@ class TestFoldOnHost:
     @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
     @pytest.mark.parametrize("is_final", [True, False])
     def test_gives_the_bits_of_the_backend(self, op, dtype, is_final):
-        """Where the kernel takes a fold over, into memory of whatever role, nobody can tell."""
         leaf = leaf_of(COUNT, dtype, op)
         action = Combine(tuple(Range(r, 0, 6) for r in range(COUNT)), Range(COUNT, 0, 6), pack=0, final=is_final)
         arrays = [mixed_values(replica, (6,), dtype) for replica in range(COUNT)]
@@ -52,7 +51,6 @@ class TestFoldOnHost:
 
     @pytest.mark.parametrize("num_parts", [1, 2])
     def test_leaves_a_mean_of_partial_folds_alone(self, num_parts):
-        """The kernel would divide by the number of its sources."""
         leaf = leaf_of(COUNT)
         action = Combine(tuple(Range(r, 0, 6) for r in range(num_parts)), Range(9, 0, 6), pack=0, final=True)
         end = np.zeros(6, "float32")

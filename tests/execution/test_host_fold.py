@@ -58,17 +58,14 @@ class TestKernel:
         assert native.kernel() == f"native-{CERTIFICATE}"
 
     def test_gives_the_same_bits_without_the_native_core(self, reports):
-        """The NumPy kernel is the reference; the native one is only faster."""
         assert reports[0][0] == reports[1][0]
 
     def test_is_named_in_the_plan(self, reports):
-        """What will run is said before it runs."""
         assert [report[1] for report in reports] == [f"native-{CERTIFICATE}", "numpy"]
         for report, kernel in zip(reports, ("native kernel, ", "numpy kernel)"), strict=True):
             assert report[2].splitlines()[1].startswith(f"executor:  host ({kernel}")
 
     def test_warns_once_where_it_is_not_native(self, reports):
-        """A slower fallback is never silent, and says so once."""
         message = (
             "treefold._native is not installed, so reductions run in NumPy: the same results, slower. "
             "Install treefold with a C++17 compiler at hand, or from a wheel."
@@ -80,7 +77,6 @@ class TestHost:
     @pytest.mark.parametrize("num_packs", [0, 1, 3, "auto"])
     @pytest.mark.parametrize("num_replicas", range(1, 10))
     def test_gives_the_same_bits_whatever_the_packing(self, num_replicas, num_packs):
-        """Every element is the exact value, rounded once, whatever the plan draws."""
         rng = np.random.default_rng(num_replicas)
         value = PerReplica([(rng.normal(size=1000) * 2.0 ** rng.integers(-9, 9, 1000)) for _ in range(num_replicas)])
         total = np.array([math.fsum(numbers) for numbers in zip(*value.values, strict=True)])
@@ -94,7 +90,6 @@ class TestMemoryOrder:
 
     @pytest.mark.parametrize("axes", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
     def test_of_all_arrays_is_kept(self, axes, monkeypatch):
-        """In place, column-major and channels-last arrays need no stand-ins."""
         monkeypatch.setattr("treefold.execution.host_fold._plain", None)
         contents = [np.arange(24.0).reshape(2, 3, 4) * 2**r for r in range(3)]
         value = PerReplica([array.transpose(axes) for array in contents])
@@ -103,7 +98,6 @@ class TestMemoryOrder:
 
     @pytest.mark.parametrize("first", [0, 1, 2])
     def test_may_differ(self, first):
-        """One array in another layout, and elements still meet by their place."""
         expected = np.arange(24.0).reshape(4, 6) * 7
         arrays = [np.arange(24.0).reshape(4, 6) * 2**r for r in range(3)]
         arrays[first] = np.asfortranarray(arrays[first])

@@ -61,7 +61,6 @@ class TestResults:
     @pytest.mark.parametrize("ops", OPS, ids=repr)
     @pytest.mark.parametrize("num_replicas", [2, 3, 5, 8])
     def test_are_those_of_the_host_where_values_are_exact(self, fake, num_replicas, ops):
-        """Every op and dtype, every planner: the same numbers and the same dtype."""
         is_native = ops is OPS[-1]  # where every addition rounds, so 16 bits do not hold these values
         for dtype in (*REDUCIBLE[2 if is_native else 0 :], "bool"):
             for op in ReduceOp:
@@ -77,7 +76,6 @@ class TestResults:
     @pytest.mark.parametrize("ops", OPS, ids=repr)
     @pytest.mark.parametrize("num_replicas", range(1, 10))
     def test_are_the_same_bits_on_every_destination_and_run(self, fake, num_replicas, ops):
-        """Whatever the rounding on the way, no destination sees another result, and no run."""
         value = placed(fake, random_float32(num_replicas))
         destinations = fake.devices[max(1, num_replicas - 1) :: -1]
         runs = [ops.reduce("mean", value, d) for d in (value, value, value, value)] + [
@@ -99,7 +97,6 @@ class TestResults:
         assert result.plan.guarantee == ("per_plan" if has_two_levels else "replica_order")
 
     def test_never_alias_inputs_or_each_other(self, fake):
-        """One replica to one destination, a broadcast, a gather: always new memory."""
         value = placed(fake, [owned(0, (4,))])
         made = [
             ReductionToOneDevice().reduce("sum", value, "gpu:0"),
@@ -112,7 +109,6 @@ class TestResults:
         assert [pair for pair in pairs if np.shares_memory(arrays[pair[0]], arrays[pair[1]])] == []
 
     def test_of_leaves_without_elements(self, fake):
-        """Zero-size leaves travel nowhere and come back in the right dtype, weights or not."""
         value = PerReplica(
             [{"a": fake.array(np.zeros((0, 2), "int8"), d), "b": fake.array(owned(r, (1,)), d)}
              for r, d in enumerate(fake.devices[:3])]
@@ -140,7 +136,6 @@ class TestPartialSums:
         assert [hop.nbytes for hop in across] == [4]
 
     def test_of_native_accumulation_stay_in_their_dtype(self, fake):
-        """``accumulate="native"`` rounds wherever something is added."""
         arrays = [np.array([value], "float16") for value in (2048, 1, 1, 0)]
         ops = HierarchicalCopyAllReduce(accumulate="native")
         assert ops.reduce("sum", placed(fake, arrays), "gpu:0")[0].data.item() == 2048
@@ -149,7 +144,6 @@ class TestPartialSums:
 
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32"])
     def test_of_an_integer_mean_do_not_wrap(self, fake, dtype):
-        """The mean of eight times the largest value is that value."""
         largest = np.iinfo(dtype).max
         value = placed(fake, [np.array([largest, 0], dtype)] * 8)
         for component in HierarchicalCopyAllReduce().reduce("mean", value, value):
@@ -166,7 +160,6 @@ class TestPartialSums:
         assert [(len(combine.dtypes), combine.result) for combine in fake.combines] == [(5, "float64")]
 
     def test_of_a_sum_of_small_integers_wrap_as_the_dtype_does(self, fake):
-        """SUM is modulo 2^8 in whatever association."""
         value = placed(fake, [np.array([100 + r], "int8") for r in range(5)])
         expected = (sum(range(100, 105)) + 128) % 256 - 128
         assert {c.data.item() for c in HierarchicalCopyAllReduce().reduce("sum", value, value)} == {expected}
@@ -189,7 +182,6 @@ class TestCopies:
     @pytest.mark.parametrize("ops", OPS, ids=repr)
     @pytest.mark.parametrize("num_replicas", range(1, 10))
     def test_are_the_hops_of_the_plan(self, fake, num_replicas, ops):
-        """From where to where, and how many bytes: what the plan says is what is done."""
         shapes = ((3, 4), (), (7,))
         devices = fake.devices[:num_replicas]
         value = PerReplica([[fake.array(owned(r, s), d) for s in shapes] for r, d in enumerate(devices)])
@@ -211,7 +203,6 @@ class TestCopies:
 class TestOut:
     @pytest.mark.parametrize("ops", OPS[:6], ids=repr)
     def test_takes_the_results_in_place(self, fake, ops):
-        """The inputs' own arrays hold the result, and are what is returned."""
         value = placed(fake, [owned(r, (2, 3)) for r in range(5)])
         result = ops.reduce("sum", value, value, out=value)
         assert all(component is array for component, array in zip(result, value, strict=True))
@@ -220,7 +211,6 @@ class TestOut:
 
     @pytest.mark.parametrize("ops", OPS[:6], ids=repr)
     def test_is_untouched_when_a_copy_fails(self, ops):
-        """Whichever copy runs out of memory: neither out nor any input has changed."""
         copies = math.inf
         number = 1
         while number <= copies:
@@ -241,7 +231,6 @@ class TestOut:
         assert copies > 8
 
     def test_that_cannot_be_written_is_refused(self):
-        """Immutable arrays are inputs only."""
         with additional_backend(FakeBackend(2, is_mutable=False)) as fake:
             value = placed(fake, [owned(r, (4,)) for r in range(2)])
             with pytest.raises(OutputError, match=r"an array that cannot be written"):
@@ -252,7 +241,6 @@ class TestOut:
 
 class TestAccumulationFn:
     def test_is_called_once_per_leaf_with_all_arrays_on_one_device(self, fake):
-        """In replica order, unpacked; MEAN divides what it returns."""
         calls = []
 
         def largest(arrays):
@@ -269,8 +257,6 @@ class TestAccumulationFn:
             np.testing.assert_allclose(component[0].data, owned(2, (2, 2)) / 3, rtol=1e-7)
 
     def test_may_write_into_what_it_is_given(self, fake):
-        """It gets copies: the inputs stay as they are."""
-
         def add_up(arrays):
             for array in arrays[1:]:
                 arrays[0].data += array.data
@@ -282,7 +268,6 @@ class TestAccumulationFn:
         assert [array.data.tolist() for array in value] == [owned(r, (4,)).tolist() for r in range(3)]
 
     def test_may_return_an_array_that_lies_elsewhere(self, fake):
-        """It is brought to where the result belongs, and never aliased."""
         kept = fake.array(owned(5, (4,)), "gpu:8")
         value = placed(fake, [owned(r, (4,)) for r in range(2)])
         result = ReductionToOneDevice(accumulation_fn=lambda _: kept).reduce("sum", value, "gpu:1")
@@ -291,7 +276,6 @@ class TestAccumulationFn:
 
     @pytest.mark.parametrize("returned", [None, np.zeros(4, "float32"), "shape", "dtype"])
     def test_must_return_one_array_like_its_inputs(self, fake, returned):
-        """Anything else is refused, and out stays as it is."""
         made = {"shape": fake.array(np.zeros((2, 2), "float32"), "gpu:0"), "dtype": fake.array(np.zeros(4), "gpu:0")}
         result = made[returned] if isinstance(returned, str) else returned
         value, out = (placed(fake, [owned(r + k, (4,)) for r in range(2)]) for k in (0, 5))
@@ -304,7 +288,6 @@ class TestOtherCollectives:
     @pytest.mark.parametrize("ops", [ReductionToOneDevice(), HierarchicalCopyAllReduce(), NcclAllReduce()], ids=repr)
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_sparse_rows_are_laid_behind_each_other(self, fake, ops, op):
-        """Duplicates stay; MEAN divides the rows and not the indices."""
         rows = [
             IndexedSlices(fake.array(owned(r, (r, 2)), d), fake.array(np.arange(r), d), (4, 2))
             for r, d in enumerate(fake.devices[:4])
@@ -318,7 +301,6 @@ class TestOtherCollectives:
             assert component.dense_shape == (4, 2)
 
     def test_sparse_beside_dense_is_made_dense(self, fake):
-        """Where one replica is dense, all are."""
         ones, indices = (fake.array(a, "gpu:0") for a in (np.ones((3, 2), "float32"), np.array([1, 3, 1])))
         value = PerReplica([IndexedSlices(ones, indices, (4, 2)), fake.array(owned(3, (4, 2)), "gpu:1")])
         for component in HierarchicalCopyAllReduce().reduce("sum", value, value):
@@ -326,7 +308,6 @@ class TestOtherCollectives:
 
     @pytest.mark.parametrize("axis", [0, 1, 2, -1])
     def test_gather_joins_along_any_axis(self, fake, axis):
-        """On every destination, wherever the parts lie."""
         parts = [owned(r, tuple(r if a == axis % 3 else 2 for a in range(3)), "int32") for r in range(4)]
         result = HierarchicalCopyAllReduce().gather(placed(fake, parts), ["gpu:5", "gpu:0"], axis)
         for component, device in zip(result, ("gpu:5", "gpu:0"), strict=True):
@@ -334,7 +315,6 @@ class TestOtherCollectives:
             np.testing.assert_array_equal(component.data, np.concatenate(parts, axis), strict=True)
 
     def test_broadcast_copies_structures_to_every_destination(self, fake):
-        """Any dtype, the source's own device included."""
         flag, empty = (fake.array(array, "gpu:1") for array in (np.array([True, False]), np.zeros((0, 3))))
         tree = {"flag": flag, "none": None, "w": empty}
         result = ReductionToOneDevice().broadcast(tree, ["gpu:0", "gpu:1", "gpu:1"])

@@ -72,7 +72,6 @@ def gpus():
 
 @pytest.fixture
 def nccl(gpus, monkeypatch):
-    """Let PyTorch have NCCL."""
     fake = FakeNccl(gpus)
     monkeypatch.setattr(torch._C, "_nccl_all_reduce", None, raising=False)
     monkeypatch.setattr(torch.cuda.nccl, "all_reduce", fake.all_reduce)
@@ -86,7 +85,6 @@ def put(gpus, arrays):
 
 
 def on_host(tensor):
-    """Return the contents of a tensor."""
     return HOST.host_view(tensor)
 
 
@@ -95,7 +93,6 @@ class TestResults:
     @pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
     @pytest.mark.parametrize("op", list(ReduceOp))
     def test_are_the_hosts(self, op, dtype, accumulate, gpus, nccl):
-        """Of whole numbers, which every order adds alike; by NCCL where it can, else as the plan says."""
         if dtype == "bool" and op not in {ReduceOp.MIN, ReduceOp.MAX}:
             return
         if dtype in COMPLEX and op in {ReduceOp.MIN, ReduceOp.MAX}:
@@ -129,7 +126,6 @@ class TestResults:
         assert not nccl.calls
 
     def test_are_on_their_gpus(self, gpus, nccl):
-        """Each on the one that its destination names, in the order of the destinations."""
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         made = NcclAllReduce().reduce("sum", value, ["gpu:2", "gpu:0", "gpu:1"])
         assert [gpus.device_of(tensor) for tensor in made] == ["gpu:2", "gpu:0", "gpu:1"]
@@ -137,7 +133,6 @@ class TestResults:
         assert len(nccl.calls) == 1
 
     def test_go_into_given_tensors(self, gpus, nccl):
-        """In place, leaves with gradients among them under no_grad, and autograd is told."""
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         for tensor in value:
             tensor.requires_grad_()
@@ -147,14 +142,12 @@ class TestResults:
         assert len(nccl.calls) == 1
 
     def test_never_alias(self, gpus, nccl):
-        """Not even where nothing has to be converted."""
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         made = NcclAllReduce().reduce("sum", value, value)
         assert len({tensor.data_ptr() for tensor in (*value, *made)}) == 2 * COUNT
         assert len(nccl.calls) == 1
 
     def test_of_views_are_those_of_their_numbers(self, gpus, nccl):
-        """Strided, transposed, conjugated."""
         base = np.arange(24, dtype=np.complex64).reshape(4, 6) * (1 + 2j)
         value = put(gpus, [base * 2**replica for replica in range(COUNT)])
         views = PerReplica([tensor.T[::2].conj() for tensor in value])
@@ -166,7 +159,6 @@ class TestResults:
 class TestPacks:
     @pytest.mark.parametrize(("num_packs", "calls"), [(1, 2), (0, 4), (2, 4), ("auto", 6)])
     def test_are_calls(self, num_packs, calls, gpus, nccl):
-        """One each, per dtype."""
         trees = [
             {
                 name: np.full(9, 2.0**replica, dtype)
@@ -186,13 +178,11 @@ class TestPacks:
         assert len(nccl.calls) == calls
 
     def test_without_elements_are_none(self, gpus, nccl):
-        """Nothing is sent."""
         value = put(gpus, [np.zeros((0, 3))] * COUNT)
         assert [tensor.shape for tensor in NcclAllReduce().reduce("sum", value, value)] == [(0, 3)] * COUNT
         assert not nccl.calls
 
     def test_of_rows_are_laid_behind_each_other(self, gpus, nccl):
-        """Sparse values are gathered as everywhere."""
         value = PerReplica(
             [
                 IndexedSlices(
@@ -208,7 +198,6 @@ class TestPacks:
         assert not nccl.calls
 
     def test_with_weights_are_the_plans(self, gpus, nccl):
-        """NCCL knows no weights."""
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         [mean, *_] = NcclAllReduce().reduce("mean", value, value, weights=[1, 0, 3])
         assert mean.tolist() == [13 / 4] * 4
@@ -218,7 +207,6 @@ class TestPacks:
 class TestPlans:
     @pytest.mark.usefixtures("nccl")
     def test_say_that_nccl_runs_them(self, gpus):
-        """And promise no more about bits than NCCL does."""
         plan = NcclAllReduce().plan(put(gpus, [np.ones(4)] * COUNT), ["gpu:0", "gpu:1", "gpu:2"])
         assert plan.guarantee == "per_plan"
         assert plan.notes == ()
@@ -231,7 +219,6 @@ class TestPlans:
 
     @pytest.mark.usefixtures("nccl")
     def test_are_those_of_the_general_class(self, gpus):
-        """``AllReduceCrossDeviceOps("nccl")``, TensorFlow's default."""
         value = put(gpus, [np.ones(4)] * COUNT)
         assert AllReduceCrossDeviceOps().reduce("sum", value, value).plan.executor == "nccl"
         assert HierarchicalCopyAllReduce().reduce("sum", value, value).plan.executor == "local"
@@ -245,7 +232,6 @@ class TestPlans:
         ],
     )
     def test_say_why_nccl_does_not(self, devices, destinations, why, gpus, nccl):
-        """And hold without it."""
         tensors = [gpus.put(torch.full((4,), 2.0**index), device) for index, device in enumerate(devices)]
         value = PerReplica(tensors)
         cross_device_ops._warn_without_nccl.cache_clear()
@@ -257,7 +243,6 @@ class TestPlans:
 
     @pytest.mark.filterwarnings("ignore:NCCL is not used")
     def test_say_that_pytorch_has_none(self, gpus):
-        """As on Windows."""
         if hasattr(torch._C, "_nccl_all_reduce"):
             pytest.skip("this build of PyTorch has NCCL")
         value = put(gpus, [np.ones(4)] * COUNT)
@@ -267,7 +252,6 @@ class TestPlans:
 
 class TestErrors:
     def test_of_nccl_become_ours(self, gpus, nccl):
-        """The first line of what PyTorch says; given tensors are left alone."""
         nccl.error = "NCCL Error 2: unhandled system error\nmore"
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         with pytest.raises(GpuError) as caught:
@@ -280,7 +264,6 @@ class TestErrors:
 
     @pytest.mark.usefixtures("nccl")
     def test_come_when_time_is_up(self, gpus, monkeypatch):
-        """Streams that never end: an error after that many seconds, and given tensors are left alone."""
         stream = types.SimpleNamespace(record_event=lambda: types.SimpleNamespace(query=lambda: False))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _place: stream)
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
@@ -294,7 +277,6 @@ class TestErrors:
 
     @pytest.mark.usefixtures("nccl")
     def test_do_not_come_before(self, gpus, monkeypatch):
-        """Streams that end: the result, all devices waited for."""
         asked = []
         stream = types.SimpleNamespace(record_event=lambda: types.SimpleNamespace(query=lambda: len(asked) > COUNT))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda place: asked.append(place) or stream)
@@ -307,7 +289,6 @@ class TestErrors:
 
     @pytest.mark.usefixtures("nccl")
     def test_are_options_that_it_has_not(self, gpus):
-        """NCCL is no ring."""
         value = put(gpus, [np.ones(4)] * COUNT)
         with pytest.raises(ValueError, match=r"^implementation=RING cannot be honoured by the nccl executor"):
             NcclAllReduce().reduce("sum", value, value, CommunicationOptions(implementation="ring"))
@@ -315,7 +296,6 @@ class TestErrors:
 
 class TestTable:
     def test_has_no_dtype_that_pytorch_keeps_from_nccl(self):
-        """Every op and dtype."""
         names = {str(dtype).removeprefix("torch.") for dtype in TAKEN}
         for op in ReduceOp:
             for dtype in (*REDUCIBLE, "bool"):
@@ -324,7 +304,6 @@ class TestTable:
                 assert wire_dtype(Fold(op), dtype) in {None, *names}
 
     def test_serves_all_sums(self):
-        """Of every dtype."""
         assert all(wire_dtype(Fold(ReduceOp.SUM), dtype) for dtype in REDUCIBLE)
         assert {dtype for dtype in REDUCIBLE if not wire_dtype(Fold(ReduceOp.MEAN), dtype)} == {"int64", "uint64"}
         assert {dtype for dtype in INTEGERS if not wire_dtype(Fold(ReduceOp.MAX), dtype)} == {"uint32", "uint64"}

@@ -82,7 +82,6 @@ def flips(data):
 
 class TestVerify:
     def test_proves_and_measures_every_direction(self):
-        """Six rows, all right; bandwidth and latency are those of the machine."""
         table = verify(FakeMachine())
         assert {(link.source, link.target) for link in table.links} == {
             (a, b) for a in FakeMachine().devices() for b in FakeMachine().devices() if a != b
@@ -103,7 +102,6 @@ class TestVerify:
         ids=["a flipped bit", "a dropped write", "zeros"],
     )
     def test_finds_a_link_that_lies(self, lie, problem):
-        """One direction of one pair: the warning names it and the usual cause, and copies avoid it."""
         wrong = ("gpu:0", "gpu:1")
         machine = FakeMachine(lambda pair, data, _is_loaded: lie(data) if pair == wrong else data)
         with pytest.warns(RuntimeWarning) as caught:
@@ -120,7 +118,6 @@ class TestVerify:
         assert [link.bytes_per_s for link in table.links if not link.is_proved] == [0.0]
 
     def test_finds_a_link_that_lies_under_load_only(self):
-        """Right while the machine is idle, wrong while others copy."""
         machine = FakeMachine(lambda pair, data, load: flips(data) if load and pair == ("gpu:1", "cpu:0") else data)
         with pytest.warns(RuntimeWarning, match=r"gpu:1 to cpu:0 .* wrong while other links are busy, the first at"):
             verify(machine)
@@ -128,13 +125,11 @@ class TestVerify:
         assert not machine.is_loaded
 
     def test_nothing_is_proved_before(self):
-        """Without a probe no link is used directly."""
         assert not links.is_proved("gpu:0", "gpu:1")
 
 
 class TestCache:
     def test_keeps_results_per_machine(self, monkeypatch):
-        """The second process does not copy a byte; another machine or driver measures anew."""
         verify(FakeMachine())
         monkeypatch.setattr(links, "_known", {})
         again, other = FakeMachine(), FakeMachine(name="another driver")
@@ -145,14 +140,12 @@ class TestCache:
         assert other.num_copies > 0
 
     def test_can_be_passed_over(self):
-        """``use_cache=False`` proves again."""
         verify(FakeMachine())
         again = FakeMachine()
         verify(again, use_cache=False)
         assert again.num_copies > 0
 
     def test_remembers_a_lie(self, monkeypatch):
-        """A link that lied is warned of in every process, and stays unused."""
         with pytest.warns(RuntimeWarning):
             verify(FakeMachine(lambda pair, data, _load: flips(data) if pair[1] == "cpu:0" else data))
         monkeypatch.setattr(links, "_known", {})
@@ -177,7 +170,6 @@ class TestCache:
         ],
     )
     def test_ignores_files_that_are_none(self, text):
-        """Half-written, older or foreign files are measured anew."""
         path = links.cache_file("a machine")
         path.parent.mkdir(parents=True)
         path.write_text(text)
@@ -188,14 +180,12 @@ class TestCache:
 
     @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a folder that cannot be written")
     def test_a_folder_that_cannot_be_written_is_no_error(self, tmp_path):
-        """The next process measures again."""
         tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
         verify(FakeMachine())
 
 
 class TestTable:
     def test_is_printed(self):
-        """One row per direction, in GB/s and microseconds."""
         table = LinkTable(
             "m",
             (
@@ -210,7 +200,6 @@ class TestTable:
         )
 
     def test_without_gpus(self):
-        """It says what it takes."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             table = treefold.verify_links()

@@ -35,7 +35,6 @@ def work_of(replicas, lengths=(7, 5, 1), goal=Goal.FOLD):
 
 
 def programs_of(movement, hosts):
-    """Return the programs of all ranks."""
     return [program_of(movement, rank, hosts) for rank in range(sum(map(len, hosts)))]
 
 
@@ -100,7 +99,6 @@ class TestProgramOf:
 
     @pytest.mark.parametrize("goal", [Goal.COPY, Goal.GATHER, Goal.ROWS])
     def test_divides_plans_that_only_move(self, goal):
-        """A broadcast and a gather between unequal hosts."""
         work = work_of([1, 2, 1, 1], [4], goal)
         if goal is Goal.COPY:
             work = [dataclasses.replace(work[0], lengths=(4,), sources=work[0].sources[:1])]
@@ -127,7 +125,6 @@ class TestProgramOf:
         assert sorted(made) == [[0, 2], [1, 3], [2, 0], [3, 1]]
 
     def test_numbers_copies_between_hosts_in_the_order_of_the_plan(self):
-        """From 0, by step and action; what stays on a host has no number."""
         hosts = ((0, 1), (2,))
         movement = direct(hosts).movement(work_of([1, 2, 1]))
         sent = {part.number: (part.action.source, step) for program in programs_of(movement, hosts)
@@ -154,13 +151,11 @@ class TestProgramOf:
                     assert list(dict.fromkeys((peer - host_of[program.rank]) % 4 for peer in peers)) in ([], turns)
 
     def test_shares_within_a_host(self):
-        """Nothing is sent on one host: ranks read what others hold."""
         movement = direct(((0, 1, 2),)).movement(work_of([1, 1, 1]))
         parts = [part for program in programs_of(movement, ((0, 1, 2),)) for own in program.steps for part in own]
         assert {type(part) for part in parts} == {Perform, Take}
 
     def test_refuses_devices_without_ranks(self):
-        """Or of other ranks."""
         movement = direct(((0, 1),), devices=("cpu:0", "cpu:1")).movement(one_array(("cpu:0", "cpu:1")))
         with pytest.raises(PlanError, match=r"^cpu:0 is on none of the 2 ranks\. Name it by its rank, as 0/cpu:0\.$"):
             program_of(movement, 0, ((0, 1),))
@@ -168,7 +163,6 @@ class TestProgramOf:
             program_of(on_ranks(movement), 0, ((0,),))
 
     def test_refuses_folds_across_ranks(self):
-        """In such a plan one memory holds everything."""
         buffers = (
             *(Buffer(f"in{rank}", f"{rank}/cpu:0", 1, Role.INPUT, 0, rank) for rank in range(2)),
             Buffer("out", "0/cpu:0", 1, Role.OUTPUT, 0, 0),

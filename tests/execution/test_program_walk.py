@@ -24,17 +24,14 @@ class Mailbox:
     """A channel to which nothing comes but what a test delivers; it notes what is sent."""
 
     def __init__(self, rails):
-        """Spread messages over so many rails."""
         self.limits = Limits(tags=1000, message_bytes=1 << 20, chunk_bytes=CHUNK_BYTES, rails=rails)
         self.bytes_sent = Counter()
 
     def send(self, peer, tag, buffer):
-        """Note a message."""
         self.bytes_sent[peer] += buffer.nbytes
         return Transfer(peer, tag, buffer, is_send=True)
 
     def receive(self, peer, tag, buffer):
-        """Begin to receive."""
         return Transfer(peer, tag, buffer)
 
     def way(self, transfer):
@@ -91,8 +88,6 @@ class TestWalk:
         assert stood == sorted(stood)
 
     def test_sends_each_slice_to_its_owner_and_its_own_to_all(self, rails):
-        """In whatever order messages arrive."""
-
         def deliver(_, waiting):
             while waiting:
                 yield max(waiting, key=lambda one: (one.tag, one.peer))

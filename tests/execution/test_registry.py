@@ -31,18 +31,15 @@ class Elsewhere(Executor):
         return "" if set(call.frameworks) == {"fake"} and len(call.routes[0][0]) == 2 else "it dreams of fakes"
 
     def run(self, plan, inputs, fold, out):
-        """Run it as on any device."""
         return LOCAL.run(plan, inputs, fold, out)
 
     def run_within(self, timeout_s, plan, inputs, fold, out):
-        """Note how long it may take."""
         self.timeouts.append(timeout_s)
         return self.run(plan, inputs, fold, out)
 
 
 @pytest.fixture
 def fake():
-    """Return a backend of fake devices."""
     with additional_backend(FakeBackend(3)) as backend:
         yield backend
 
@@ -61,7 +58,6 @@ def replicas(fake, count=2):
 
 class TestAdditionalExecutor:
     def test_runs_the_calls_that_it_does_not_refuse(self, fake, elsewhere):
-        """The results are its own, and the plan names it."""
         value = replicas(fake)
         result = HierarchicalCopyAllReduce().reduce("sum", value, value, CommunicationOptions(timeout_seconds=3))
         assert [component.data.tolist() for component in result] == [[3.0]] * 2
@@ -69,7 +65,6 @@ class TestAdditionalExecutor:
         assert result.plan.executor == "elsewhere"
 
     def test_leaves_other_calls_to_others(self, fake, elsewhere):
-        """Three replicas are too many for it, and host memory is another's."""
         value = replicas(fake, 3)
         assert HierarchicalCopyAllReduce().plan(value, value).executor == "local"
         assert HierarchicalCopyAllReduce().plan(PerReplica([1.0, 2.0]), ["cpu:0", "cpu:1"]).executor == "host"
@@ -77,7 +72,6 @@ class TestAdditionalExecutor:
 
     @pytest.mark.usefixtures("elsewhere")
     def test_says_what_it_promises(self, fake):
-        """In the text of its plans, which orders its folds by itself."""
         value = replicas(fake)
         lines = str(HierarchicalCopyAllReduce().plan(value, value)).splitlines()
         assert lines[1:3] == [
@@ -87,7 +81,6 @@ class TestAdditionalExecutor:
 
     @pytest.mark.usefixtures("elsewhere")
     def test_honours_what_it_says(self, fake):
-        """Other options are refused in its name."""
         value = replicas(fake)
         sentence = r"^implementation=RING cannot be honoured by the elsewhere executor, which runs this plan\. "
         with pytest.raises(ArgumentError, match=sentence):
@@ -108,7 +101,6 @@ class TestAdditionalExecutor:
         assert "elsewhere, far away" in str(plan)
 
     def test_has_a_name_of_its_own(self, elsewhere):
-        """Plans name executors."""
         with pytest.raises(ValueError, match="elsewhere"), additional_executor(Elsewhere()):
             pass
         assert _executors["elsewhere"] is elsewhere
@@ -148,5 +140,4 @@ class TestNames:
         ],
     )
     def test_are_found_wherever_they_decide(self, line):
-        """What the test above looks for."""
         assert mentions(line)

@@ -31,7 +31,6 @@ def planned(ops, devices, shapes=((1000,),), dtype="float32"):
 
 
 def gpus(count):
-    """Return the first GPUs' names."""
     return [f"gpu:{index}" for index in range(count)]
 
 
@@ -82,7 +81,6 @@ def test_any_order_that_streams_allow_gives_the_same_bits(
 
 class TestOrder:
     def test_reduction_and_broadcast_are_in_flight_together(self):
-        """The first chunk comes back before the last one has gone up."""
         plan, columns = planned(ReductionToOneDevice(), gpus(2))
         schedule, _ = run(plan, columns)
         streams = [operation.stream for operation in schedule.operations]
@@ -91,7 +89,6 @@ class TestOrder:
         assert first_down < last_up
 
     def test_streams_are_one_per_directed_pair_and_one_for_arithmetic(self):
-        """Both directions of a link can be busy at once, and copies never hold arithmetic up."""
         plan, columns = planned(ReductionToOneDevice(), gpus(3))
         schedule, _ = run(plan, columns)
         assert set(schedule.streams) == {
@@ -123,7 +120,6 @@ class TestOrder:
         assert 250 <= len(copies) <= 256
 
     def test_a_callback_gets_whole_arrays(self):
-        """What a user's function folds is not cut."""
         plan, _ = planned(ReductionToOneDevice(accumulation_fn=sum), gpus(2))
         schedule = make_schedule(plan, chunk_bytes=4)
         combines = [o.action for o in schedule.operations if isinstance(o.action, Combine)]
@@ -132,7 +128,6 @@ class TestOrder:
 
 class TestStaging:
     def test_goes_through_two_halves_of_one_buffer(self):
-        """One chunk leaves while the next one enters; the memory does not grow with the array."""
         plan, columns = planned(ReductionToOneDevice(), gpus(2))
         schedule, _ = run(plan, columns, is_direct=lambda source, _target: source != "gpu:1")
         (staging,) = schedule.staging

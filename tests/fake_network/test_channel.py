@@ -12,8 +12,6 @@ SEEDS = range(40)
 @pytest.mark.parametrize("case", CHANNEL_CONFORMANCE, ids=lambda case: case.name)
 class TestFakeChannel:
     def test_is_a_channel(self, case, sends):
-        """The suite of all channels, however sends are reported."""
-
         def run(function, size):
             outcomes = FakeNetwork(size, seed, sends=sends).run(function)
             for outcome in outcomes:
@@ -112,7 +110,6 @@ def ring(channel):
 class TestRun:
     @pytest.mark.parametrize("seed", SEEDS)
     def test_does_the_same_again(self, seed):
-        """The seed decides all that happens, and when."""
         logs = []
         for _ in range(2):
             network = FakeNetwork(3, seed)
@@ -121,8 +118,6 @@ class TestRun:
         assert logs[0] == logs[1]
 
     def test_reports_a_hang(self):
-        """Who waits for what, when nothing is on its way."""
-
         def wait_for_each_other(channel):
             channel.receive(1 - channel.rank, 3, row(0, 1))
             channel.wait(float("inf"))
@@ -155,8 +150,6 @@ class TestBuffers:
             FakeNetwork(2, 4).run(send_more)
 
     def test_are_not_left_to_a_closed_engine(self):
-        """Who closes with something under way has not waited for it."""
-
         def close_at_once(channel):
             channel.receive(1 - channel.rank, 3, row(0, 1))
             channel.close()

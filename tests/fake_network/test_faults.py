@@ -33,8 +33,6 @@ def say_each_other(channel):
 
 class TestKill:
     def test_lets_a_rank_do_nothing_more(self):
-        """However it catches its end, it sends nothing."""
-
         def send_again(channel):
             while channel.rank:
                 try:
@@ -47,7 +45,6 @@ class TestKill:
         assert len(network.sends) == 2
 
     def test_fails_the_transfers_of_its_peers(self):
-        """Each after its own delay, with the peer's name."""
         times = []
         for seed in SEEDS:
             *survivors, killed = FakeNetwork(3, seed, faults=[Kill(2, 1)]).run(say_each_other)
@@ -63,7 +60,6 @@ class TestKill:
 
 class TestStop:
     def test_is_silent(self):
-        """A rank that stops for ever fails nothing, and ends with the others."""
         failed, heard, received = (outcome := FakeNetwork(2, 1, faults=[Stop(1, 1)]).run(say_each_other))[0]
         assert (failed, heard, received) == ([], [], {1: {0}})
         assert outcome[1] == Stop(1, 1)

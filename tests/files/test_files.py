@@ -25,7 +25,6 @@ def umask():
 
 
 def mode_of(path):
-    """Return the permissions of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -37,7 +36,6 @@ def write(path, contents=b"new", **how):
 
 class TestWriteAtomically:
     def test_writes_all_of_it(self, tmp_path):
-        """The file holds the text in UTF-8, or the bytes, and nothing lies beside it."""
         write_atomically(tmp_path / "a.html", "→")
         write_atomically(tmp_path / "a.png", b"\r\n\xff")
         assert (tmp_path / "a.html").read_bytes() == "→".encode()
@@ -45,7 +43,6 @@ class TestWriteAtomically:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.png"]
 
     def test_keeps_the_old_file_when_it_fails(self, tmp_path):
-        """Text that cannot be written leaves what was there."""
         path = tmp_path / "a.html"
         path.write_text("old")
         with pytest.raises(UnicodeEncodeError):
@@ -56,7 +53,6 @@ class TestWriteAtomically:
 
 class TestWrittenWhole:
     def test_shows_nothing_before_the_end(self, tmp_path):
-        """Within the block there is no output, or the older one."""
         with written_whole(tmp_path / "out") as file:
             file.write(b"half")
             assert not (tmp_path / "out").exists()
@@ -64,8 +60,6 @@ class TestWrittenWhole:
 
     @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt, SystemExit])
     def test_leaves_nothing_after_an_error(self, tmp_path, error):
-        """Whatever ends the block."""
-
         def write_half():
             with written_whole(tmp_path / "out") as file:
                 file.write(b"half")
@@ -98,7 +92,6 @@ class TestWrittenWhole:
     @pytest.mark.usefixtures("umask")
     @pytest.mark.parametrize("old", [0o600, 0o640, 0o664, 0o444])
     def test_keeps_the_mode_of_the_old_file(self, tmp_path, old):
-        """What was private stays private, and what was shared stays shared."""
         (tmp_path / "out").write_text("old")
         (tmp_path / "out").chmod(old)
         write(tmp_path / "out", mode=0o622)
@@ -108,7 +101,6 @@ class TestWrittenWhole:
     @pytest.mark.usefixtures("umask")
     @pytest.mark.parametrize(("how", "mode"), [({}, 0o644), ({"mode": 0o600}, 0o600), ({"mode": 0o660}, 0o640)])
     def test_gives_a_new_file_the_mode_less_the_umask(self, tmp_path, how, mode):
-        """As ``open`` does."""
         write(tmp_path / "out", **how)
         assert mode_of(tmp_path / "out") == mode
 
@@ -132,7 +124,6 @@ class TestWrittenWhole:
     @needs_posix
     @pytest.mark.parametrize(("link", "words"), [("nothing", "No such file"), ("link", "Too many levels|loop")])
     def test_refuses_links_to_nothing(self, tmp_path, link, words):
-        """A link to a file that is not there, or to itself."""
         (tmp_path / "link").symlink_to(link)
         for act in (check_writable, write):
             with pytest.raises(OSError, match=words):
@@ -161,19 +152,16 @@ class TestWrittenWhole:
 
 class TestCheckWritable:
     def test_leaves_nothing_behind(self, tmp_path):
-        """A path that can be written is not written yet."""
         check_writable(tmp_path / "a.html")
         assert list(tmp_path.iterdir()) == []
 
     def test_leaves_an_existing_file_alone(self, tmp_path):
-        """What is there stays until the report is written."""
         (tmp_path / "a.html").write_text("old")
         check_writable(tmp_path / "a.html")
         assert (tmp_path / "a.html").read_text() == "old"
 
     @pytest.mark.parametrize("name", ["", "missing/a.html", "file/a.html"])
     def test_raises_what_writing_would(self, tmp_path, name):
-        """A directory, a missing folder and a file as folder are each refused."""
         (tmp_path / "file").write_text("")
         with pytest.raises(OSError, match=r"director"):
             check_writable(tmp_path / name)

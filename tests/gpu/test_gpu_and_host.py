@@ -59,7 +59,6 @@ def kinds(places):
 @pytest.mark.parametrize("ops", OPS, ids=repr)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "int64", "complex64"])
 def test_sums_name_every_replica(ops, places, dtype):
-    """Sizes of one chunk and of several, none and odd ones."""
     for shape in ((0,), (1,), (3, 1001), (3_000_001,)):
         value = replicas(places, shape, dtype)
         made = ops.reduce("sum", value, value)
@@ -84,7 +83,6 @@ def test_every_op(op):
 @pytest.mark.parametrize("is_pinned", [False, True])
 @pytest.mark.parametrize("ops", OPS, ids=repr)
 def test_batches_in_place(ops, is_pinned):
-    """Several dtypes and shapes in one call, into the contributions."""
     places = PLACES[2]
     forms = [((7, 300), "float32"), ((0,), "float32"), ((100_001,), "bfloat16"), ((), "int32"), ((64,), "float32")]
     values = [replicas(places, shape, dtype, is_pinned=is_pinned) for shape, dtype in forms]
@@ -95,7 +93,6 @@ def test_batches_in_place(ops, is_pinned):
 
 
 def test_results_go_where_they_are_asked_for():
-    """From both to either."""
     value = replicas(PLACES[1], (1000,))
     for destination, kind in (("gpu:0", "cuda"), ("cpu:0", "cpu")):
         (tensor,) = ReductionToOneDevice().reduce("sum", value, destination).values
@@ -123,7 +120,6 @@ def test_the_callers_side_stream_is_honoured(ops):
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_a_graph_of_the_gpu_is_refused():
-    """It could not hold what the host does."""
     value = replicas(PLACES[0], (10,))
     torch.cuda.synchronize()
     with (

@@ -71,7 +71,6 @@ def laid(layout, array):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_are_right_in_every_layout(layout, dtype):
-    """New results, and in place; elements beside a tensor's own are left alone."""
     ops = ReductionToOneDevice()
     tensors = [laid(layout, owned(replica, SHAPE, dtype)) for replica in range(COUNT)]
     value = PerReplica(tensors, PLACES)
@@ -93,7 +92,6 @@ def test_sums_are_right_in_every_layout(layout, dtype):
 
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MAX])
 def test_each_replica_has_its_own_layout(op):
-    """The host's bits, into given tensors of yet other layouts."""
     ops = ReductionToOneDevice()
     arrays = [owned(replica, SHAPE) for replica in range(COUNT)]
     tensors = [laid(layout, array) for layout, array in zip(LAYOUTS, arrays, strict=False)]
@@ -107,7 +105,6 @@ def test_each_replica_has_its_own_layout(op):
 
 
 def test_expanded_tensors_are_read():
-    """One row stands for all; it cannot be written, and nothing is."""
     wide = [on_gpu(owned(replica, (1, 40))).expand(30, 40) for replica in range(COUNT)]
     value = PerReplica(wide, PLACES)
     made = ReductionToOneDevice().reduce("sum", value, value)
@@ -120,7 +117,6 @@ def test_expanded_tensors_are_read():
 
 
 def test_lazily_conjugated_tensors_are_read():
-    """What they hold, not what is in memory."""
     arrays = [owned(replica, (50,), "complex64") for replica in range(COUNT)]
     value = PerReplica([on_gpu(array).conj() for array in arrays], PLACES)
     made = ReductionToOneDevice().reduce("sum", value, value)
@@ -129,7 +125,6 @@ def test_lazily_conjugated_tensors_are_read():
 
 @pytest.mark.parametrize("is_in_place", [False, True])
 def test_batches_of_all_dtypes_and_sizes(is_in_place):
-    """One call: no elements, one, odd numbers of them, tensors that no kernel takes whole; each gets its own."""
     shapes = ((0,), (), (1,), (3, 0), (1023,), (1024,), (5, 7, 11), (100_001,))
     forms = [(shape, dtype) for shape in shapes for dtype in (*DTYPES, "int64", "int8", "float16")]
     columns = [[on_gpu(owned(replica, shape, dtype)) for replica in range(COUNT)] for shape, dtype in forms]

@@ -54,7 +54,6 @@ def refused(call):
 
 
 def test_new_results_that_do_not_fit():
-    """The second of three: an error that says so, contributions as they were; with room it works."""
     tensors = filled(3, (16 * MIB,))
     value, ops = PerReplica(tensors, ["gpu:0"] * 3), ReductionToOneDevice()
     with room_for(100 * MIB):
@@ -80,7 +79,6 @@ def test_in_the_middle_of_a_batch():
 
 
 def test_between_the_gpu_and_the_host():
-    """No room for what arrives; given tensors and contributions are as they were, and the next call is right."""
     on_gpu, on_host = torch.full((32 * MIB,), 1.0, device="cuda"), torch.full((32 * MIB,), 2.0)
     value, ops = PerReplica([on_gpu, on_host], ["gpu:0", "cpu:0"]), ReductionToOneDevice("gpu:0")
     with room_for(64 * MIB):
@@ -119,7 +117,6 @@ def test_while_copies_are_under_way(monkeypatch):
 
 
 def test_contributions_that_barely_fit():
-    """All of the memory but a little: in place needs none."""
     free = torch.cuda.mem_get_info()[0] - 1024 * MIB
     if free < 1024 * MIB:
         pytest.skip("needs 2 GiB of free GPU memory")

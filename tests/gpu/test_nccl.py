@@ -17,7 +17,6 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16",
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", list(ReduceOp))
 def test_every_op_and_dtype(op, dtype):
-    """Small whole numbers: every order gives the same."""
     if dtype == "complex64" and op in {ReduceOp.MIN, ReduceOp.MAX}:
         pytest.skip("complex numbers have no order")
     count = torch.cuda.device_count()
@@ -34,7 +33,6 @@ def test_every_op_and_dtype(op, dtype):
 
 
 def test_in_place_on_side_streams():
-    """The callers' streams are honoured on every GPU."""
     count = torch.cuda.device_count()
     streams = [torch.cuda.Stream(device) for device in range(count)]
     for stream in streams:

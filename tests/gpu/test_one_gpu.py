@@ -68,7 +68,6 @@ def test_gives_the_bits_of_the_host(executor, op, dtype, monkeypatch):
 
 
 def test_more_than_two_to_the_31_bytes():
-    """Addresses and lengths are 64 bits wide."""
     if torch.cuda.mem_get_info()[0] < 12 << 30:
         pytest.skip("needs 12 GiB of GPU memory")
     tensors = [torch.full(((1 << 31) + 5,), 2**r, dtype=torch.uint8, device="cuda") for r in range(3)]
@@ -85,7 +84,6 @@ def test_more_than_two_to_the_31_bytes():
 
 class TestStreams:
     def test_the_callers_stream_is_honoured(self):
-        """What the caller's side stream was given comes before, what it is given next comes after."""
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             tensors = [torch.zeros(1 << 24, device="cuda") for _ in range(4)]
@@ -113,7 +111,6 @@ class TestStreams:
         assert all(bool((result == 15).all()) for result in results)
 
     def test_a_graph_takes_in_place_reductions_after_a_warm_up(self):
-        """Captured once, replayed with other contents."""
         tensors = [torch.ones(5000, device="cuda") for _ in range(3)]
         value, ops = PerReplica(tensors, ["gpu:0"] * 3), ReductionToOneDevice()
         ops.reduce("sum", value, value, out=value)
@@ -164,7 +161,6 @@ class TestStreams:
 
     @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
     def test_a_graph_without_a_warm_up_is_refused(self):
-        """The sentence says what to do."""
         tensors = [torch.ones(777, device="cuda") for _ in range(3)]
         value = PerReplica(tensors, ["gpu:0"] * 3)
         with (
@@ -177,7 +173,6 @@ class TestStreams:
 @pytest.mark.parametrize("is_pinned", [False, True])
 @pytest.mark.parametrize("ops", [ReductionToOneDevice(), HierarchicalCopyAllReduce(num_packs=2)])
 def test_the_host_is_a_device_like_any_other(ops, is_pinned):
-    """One replica in host memory, one on the GPU: chunks through pinned memory, the same sum on both."""
     size = 30_000_001
     host = torch.full((size,), 1.0, pin_memory=is_pinned)
     value = PerReplica([host, torch.full((size,), 2.0, device="cuda")], ["cpu:0", "gpu:0"])
@@ -187,7 +182,6 @@ def test_the_host_is_a_device_like_any_other(ops, is_pinned):
 
 
 def test_links_are_proved():
-    """Host and GPU, both ways."""
     table = treefold.verify_links(use_cache=False)
     assert {(link.source, link.target) for link in table.links} >= {("gpu:0", "cpu:0"), ("cpu:0", "gpu:0")}
     assert all(link.is_proved and link.bytes_per_s > 1e9 for link in table.links)
@@ -195,7 +189,6 @@ def test_links_are_proved():
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_several_gpus():
-    """Each on its own GPU, links proved first."""
     treefold.verify_links()
     count = torch.cuda.device_count()
     tensors = [torch.full((10_000_019,), 2.0**r, device=f"cuda:{r}") for r in range(count)]

@@ -63,7 +63,6 @@ class RankProcesses:
     """The process that the ranks are forked from, as the tests see it."""
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
-        """Start it."""
         self._temp = tempfile.mkdtemp(prefix="ranks-")
         Path(self._temp).chmod(0o1777)  # some ranks become another user
         ours, theirs = socket.socketpair()
@@ -79,7 +78,6 @@ class RankProcesses:
         return self.run_all([world])[0]
 
     def run_all(self, worlds: Sequence[World], at_once: int = 1) -> list[list[Ended]]:
-        """Run worlds, so many at once."""
         request = [
             (
                 (world.body.__code__.co_filename, world.body.__name__, world.size, world.arguments),
@@ -100,7 +98,6 @@ class RankProcesses:
         return ended
 
     def close(self) -> None:
-        """End it."""
         self._connection.close()
         self._process.wait(20)
         shutil.rmtree(self._temp, ignore_errors=True)

@@ -45,13 +45,11 @@ def give_up(me, *, victim, error):
 
 
 def connect_with_guarantees(me):
-    """Connect, rank 1 with another guarantee."""
     me.group = connect(me.ticket, connect_timeout_seconds=30, guarantee="per_plan" if me.rank == 1 else "exact")
 
 
 class TestRanksThatDoNotCome:
     def test_are_named_at_the_deadline_on_all_ranks(self, ranks):
-        """Whoever is there hears who is not."""
         world = World(connect_briefly, 4, {"absent": (1, 3), "seconds": 0.5}, timeout_seconds=None)
         ended = ranks.run(world)
         sentence = "Ranks 1, 3 did not connect within 500 ms. Start all ranks, or give connect a larger "
@@ -70,7 +68,6 @@ class TestRanksThatDoNotCome:
         ("error", "words"), [("KeyboardInterrupt", "KeyboardInterrupt"), ("MemoryError", "MemoryError no room")]
     )
     def test_a_rank_that_gives_up_says_why(self, ranks, victim, error, words):
-        """All others that are there raise the same, at once."""
         ended = ranks.run(World(give_up, 4, {"victim": victim, "error": error}, timeout_seconds=None))
         sentence = f"The group did not form: rank {victim} has given up: {words}."
         told = [one.value for one in ended[:3]]
@@ -78,7 +75,6 @@ class TestRanksThatDoNotCome:
         assert told == [("ConnectError", sentence, (victim,))] * 2
 
     def test_other_options_are_named_on_all_ranks(self, ranks):
-        """Both values are shown."""
         ended = ranks.run(World(connect_with_guarantees, 2, timeout_seconds=None))
         sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'exact'."
         assert [one.error for one in ended] == [("ConnectError", sentence)] * 2

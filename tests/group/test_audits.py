@@ -91,7 +91,6 @@ with treefold.connect(sys.argv[1]) as group:
 
 class TestPlans:
     def test_do_not_depend_on_vector_levels_or_hash_seeds(self):
-        """Ranks with different ones have one digest and one result, whoever has which."""
         levels, size = vector_levels(), 3
         said = set()
         for shift in range(2):
@@ -129,7 +128,6 @@ if __name__ == "__main__":
 class TestMultiprocessing:
     @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
     def test_children_with_tickets_are_a_group(self, tmp_path, method):
-        """By every start method."""
         script = tmp_path / "launch.py"
         script.write_text(_LAUNCHER)
         command = [sys.executable, "-W", "error", script, method]
@@ -150,7 +148,6 @@ class TestLargeValues:
     @pytest.mark.long
     @pytest.mark.skipif(os.environ.get("TREEFOLD_CASES") != "full", reason="takes 2 GiB; `make test-long` runs it")
     def test_more_elements_than_32_bits_can_count(self):
-        """Each is where it belongs."""
         processes = RankProcesses({"TREEFOLD_GROUP_BYTES": str(2**31 + 2**28)})
         try:
             ended = processes.run(World(reduce_very_many, 2, seconds=300, timeout_seconds=240))

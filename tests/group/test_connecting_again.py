@@ -63,7 +63,6 @@ ENDS = ("closed", "failed", "interrupted")
 
 
 def fail():
-    """Raise between two calls."""
     raise ValueError
 
 
@@ -198,7 +197,6 @@ class TestUnderALauncher:
 
 class TestWithTickets:
     def test_ranks_connect_after_each_end_of_a_group(self, ranks):
-        """The same tickets serve again, and no folder is left."""
         ended = ranks.run(World(use_one_after_the_other, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [expected(rank) for rank in range(3)], ended
 
@@ -213,7 +211,6 @@ class TestWithTickets:
         assert [one.value for one in ended[1:]] == [("PeerLostError", (0,), True)] * 2, ended
 
     def test_a_new_process_takes_the_place_of_a_dead_rank(self, ranks):
-        """It has never connected before, and the others have."""
         ended = ranks.run(World(replace_a_dead_rank, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * 3, ended
 

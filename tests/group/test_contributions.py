@@ -36,6 +36,5 @@ class TestStructures:
         ids=["sets of pairs", "dicts of pairs", "lists", "a set and a list", "text"],
     )
     def test_that_differ_are_told_apart(self, one, other):
-        """The members of sets have no order, everything else has."""
         assert text_of(one) != text_of(other)
         assert text_of(one) == text_of(one)

@@ -37,7 +37,6 @@ def pretend(root, version, *, limit, used, cached=0):
 
 
 def reduce_in_a_container(me, *, folder, elements):
-    """Connect and reduce, large and small."""
     os.environ["TREEFOLD_TEST_CGROUPS"] = folder
     stories = []
 
@@ -63,7 +62,6 @@ def count_cores(me, *, folder):
 @pytest.mark.parametrize("version", _VERSIONS)
 class TestControlGroups:
     def test_results_may_take_an_eighth_of_what_the_container_has(self, refusing, tmp_path, version):
-        """More is refused in words, on all ranks, and the group goes on."""
         pretend(tmp_path, version, limit=512 * _MIB, used=0)
         world = World(reduce_in_a_container, 2, {"folder": str(tmp_path), "elements": 17 * _MIB}, timeout_seconds=None)
         for one in refusing.run(world):
@@ -73,7 +71,6 @@ class TestControlGroups:
             assert f"TREEFOLD_GROUP_BYTES={4 * 17 * _MIB}" in sentence
 
     def test_a_container_that_is_nearly_full_refuses_memory(self, refusing, tmp_path, version):
-        """All ranks hear it where a result has no room, and the group goes on."""
         pretend(tmp_path, version, limit=512 * _MIB, used=500 * _MIB)
         world = World(reduce_in_a_container, 2, {"folder": str(tmp_path), "elements": 4 * _MIB}, timeout_seconds=None)
         for one in refusing.run(world):

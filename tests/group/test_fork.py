@@ -33,7 +33,6 @@ def in_child(action):
 
 
 def fork_and_use(me):
-    """Use the group in a child."""
     result = me.group.all_reduce(mine(me))
     said = in_child(lambda: (told(me.group.barrier), told(me.group.all_reduce, mine(me)), told(me.group.close)))
     me.group.barrier()
@@ -93,7 +92,6 @@ _FORKED = "This process was forked from rank 1 and is no rank itself."
 
 class TestFork:
     def test_a_child_cannot_use_the_group_and_its_parent_can(self, ranks):
-        """The child hears why at once; the ranks never notice."""
         for one in ranks.run(World(fork_and_use, 3)):
             (first, second, third), before, after = one.value
             assert first == second

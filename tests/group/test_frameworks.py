@@ -187,12 +187,10 @@ class TestEveryFramework:
     @pytest.mark.parametrize("kind", _MAKE)
     @pytest.mark.parametrize("size", [2, 3])
     def test_every_call(self, framework_ranks, kind, size):
-        """Small and large, of several dtypes: the framework's own arrays with the expected values."""
         assert run(framework_ranks, call_everything, size, kind=kind) == [[]] * size
 
     @pytest.mark.parametrize("kind", _MAKE)
     def test_a_weight_of_zero_leaves_a_rank_out(self, framework_ranks, kind):
-        """Even its NaN; and weights that are all zero are refused on all ranks."""
         for mean, (error, sentence) in run(framework_ranks, weigh, 3, kind=kind):
             assert mean == [3.5] * 5
             assert error == "ArgumentError"
@@ -201,7 +199,6 @@ class TestEveryFramework:
     @pytest.mark.parametrize("counts", [(2, 2), (3, 1), (0, 2), (0, 0)])
     @pytest.mark.parametrize("kind", _MAKE)
     def test_sparse_rows(self, framework_ranks, kind, counts):
-        """Lie behind each other in rank order, also where a rank has none; dense against sparse is a mismatch."""
         values = [1.0] * counts[0] + [2.0] * counts[1]
         indices = [*range(counts[0]), *range(counts[1])]
         for found, mismatch, shape, story in run(framework_ranks, reduce_rows, 2, kind=kind, counts=counts):
@@ -249,7 +246,6 @@ def gather_in_jit(me):
 class TestJax:
     @pytest.mark.parametrize("size", [2, 3])
     def test_calls_in_jit_are_made_in_the_order_of_the_program(self, framework_ranks, size):
-        """Also in loops and branches; results have the dtypes that they have outside."""
         total, top, weight = 2.0**size - 1, 2.0 ** (size - 1), size * (size + 1) / 2
         mean = sum((1 + r) * 2**r for r in range(size)) / weight
         for rank, (found, dtype, story) in enumerate(run(framework_ranks, call_in_jit, size, turns=5)):
@@ -295,7 +291,6 @@ class TestJax:
             assert len(found) == 6 + (rank == size - 1)
 
     def test_lengths_of_other_ranks_are_refused(self, framework_ranks):
-        """A mismatch is JAX's error with treefold's sentence, and the group goes on."""
         for (kind, sentence), wrong, total in run(framework_ranks, gather_in_jit, 2):
             assert kind == "ArgumentError"
             assert sentence.startswith("A gather, a scatter or sparse rows have lengths that other ranks decide")
@@ -325,7 +320,6 @@ def write_leaves(me):
 
 class TestTorch:
     def test_leaves_are_written_where_nothing_is_recorded_only(self, framework_ranks):
-        """As without a group; the group goes on."""
         refusal = (
             "{} has a leaf that requires gradients. While gradients are recorded, nothing may be written into it: call "
             "treefold under torch.no_grad(), or pass tensor.detach(). Nothing was written."
@@ -442,7 +436,6 @@ def bring_composites(me):
 
 class TestTensorflowComposites:
     def test_are_named_with_what_to_pass(self, framework_ranks):
-        """By every call, eager and traced."""
         slices = "an IndexedSlices of TensorFlow. Pass treefold.IndexedSlices(x.values, x.indices), or use the ops of"
         sparse = "a SparseTensor of TensorFlow{}. Pass tf.sparse.to_dense(x)."
         whole = [slices, *[sparse.format("")] * 3, slices, sparse.format(" at [0]")]
@@ -474,11 +467,9 @@ def trace_subnormal_rows(me, *, runner):
 class TestTensorflowGraphs:
     @pytest.mark.parametrize("runner", ["function", "py_function"])
     def test_subnormal_rows_keep_their_bits(self, framework_ranks, runner):
-        """Whatever TensorFlow's threads do to subnormals."""
         assert run(framework_ranks, trace_subnormal_rows, 2, runner=runner) == [[256, 256]] * 2
 
     def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
-        """Other batches are refused while tracing, on all ranks."""
         sentence = (
             "The values of this batch have 1, 2 replicas on this rank. All values that a group reduces in one batch "
             "have as many on a rank; reduce the others in another call."
@@ -489,7 +480,6 @@ class TestTensorflowGraphs:
 
     @pytest.mark.parametrize("size", [2, 4])
     def test_calls_are_made_in_the_order_of_the_program(self, framework_ranks, size):
-        """Also in branches, loops, functions within functions, and through tf.distribute's ops."""
         turns = 25
         total, top = 2.0**size - 1, 2.0 ** (size - 1)
         for rank, (found, seen, story) in enumerate(run(framework_ranks, trace_many, size, turns=turns)):
@@ -500,13 +490,11 @@ class TestTensorflowGraphs:
             assert (seen, story) == (3.0 * turns, "done")
 
     def test_a_mismatch_is_told_and_the_graph_goes_on(self, framework_ranks):
-        """TensorFlow raises its own error with treefold's sentence."""
         for story, values in run(framework_ranks, trace_a_mismatch, 2):
             assert "CallMismatchError: Rank 1 calls all_reduce, SUM, of float32 (3,), while rank 0" in story
             assert values == [3.0, 3.0]
 
     def test_shapes_may_be_unknown(self, framework_ranks):
-        """Results have the shapes and dtypes that are known, and no gradient."""
         for shapes, values in run(framework_ranks, trace_with_unknown_shapes, 2):
             assert shapes == [([None, 4], "int32"), ([None, 4], "float64"), ([None, 4], "int32")]
             assert values == [3, 3]

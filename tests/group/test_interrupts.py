@@ -49,7 +49,6 @@ class Interrupting:
 
     @property
     def __class__(self):
-        """Be interrupted."""
         raise KeyboardInterrupt
 
 
@@ -123,7 +122,6 @@ class TestInterrupts:
         [("small", "meet_first"), ("staged", "meet_first"), ("staged", "meet"), ("staged", "meet_commit")],
     )
     def test_a_rank_that_waits_stops_at_once_and_the_others_are_told(self, ranks, path, stage):
-        """Outputs are as they were, and the group is broken for all; who was interrupted has left it."""
         ended = ranks.run(World(interrupt_where_it_waits, 3, {"path": path, "stage": stage}))
         assert all(one.value for one in ended), ended
         assert ended[1].value[0] == "KeyboardInterrupt", ended
@@ -183,7 +181,6 @@ def call_between_operations(me):
 
 class TestSecondCalls:
     def test_between_two_operations_of_a_call_are_refused(self, ranks):
-        """The call under way is not disturbed, on no rank, and the next ones are as any."""
         ended = ranks.run(World(call_between_operations, 2))
         assert ended[0].value == ("done", [], "done"), ended
         story, [(name, sentence)], again = ended[1].value

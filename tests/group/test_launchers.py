@@ -38,11 +38,9 @@ os._exit(0)
 class TestMpi:
     @pytest.fixture(autouse=True)
     def needs_mpi(self):
-        """Skip where it is missing."""
         skip_without("mpi4py")
 
     def test_the_ranks_of_a_communicator_reduce_together(self, tmp_path):
-        """Every other one of all, of which rank r brings 2**r."""
         script = tmp_path / "script.py"
         script.write_text(_SCRIPT)
         launch(MPIEXEC, "-n", "4", sys.executable, script, tmp_path)
@@ -56,15 +54,12 @@ class TestMpi:
 class TestTorchrun:
     @pytest.fixture(autouse=True)
     def needs_torch(self):
-        """Skip where it is missing."""
         skip_without("torch")
 
     def test_the_example_runs_as_it_stands(self):
-        """It does not import PyTorch itself."""
         assert "all ranks hold the same bits: True" in launch(*TORCHRUN, "3", _EXAMPLE)
 
     def test_a_store_that_nobody_holds(self):
-        """Ctrl-C is heard while a rank waits for it, and so is the deadline."""
         variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         done = subprocess.run(
             [sys.executable, "-c", _WAITING],

@@ -102,7 +102,6 @@ class TestDifferentCalls:
         ("usual", "other", "says"), DIFFERENT, ids=lambda one: one if len(str(one)) < 40 else "words"
     )
     def test_all_ranks_show_both_sides_and_go_on(self, ranks, usual, other, says, odd):
-        """The sentence is the same on all ranks, names a rank of the odd side, and the next call is right."""
         ended = ranks.run(World(call_differently, 3, {"usual": usual, "other": other, "odd": odd}))
         assert all(one.error is None for one in ended), ended
         stories = {story for one in ended for story in one.value}
@@ -125,7 +124,6 @@ class Unreadable:
 
     @property
     def shape(self):
-        """Fail."""
         raise ValueError("nobody can read this: \udcff" + "ä" * 600)
 
 
@@ -204,14 +202,12 @@ def refuse_on_all(me, *, call):
 class TestCallsThatAllRefuse:
     @pytest.mark.parametrize("call", REFUSED)
     def test_each_raises_its_own_error(self, ranks, call):
-        """It is that of one process, and the group goes on."""
         ended = ranks.run(World(refuse_on_all, 3, {"call": call}, seconds=30))
         assert all(one.error is None for one in ended), ended
         assert len({one.value for one in ended}) == 1
         assert ended[0].value[0] != "CallMismatchError"
 
     def test_says_how_many_replicas_a_rank_may_bring(self, ranks):
-        """There is room for so many."""
         ended = ranks.run(World(refuse_on_all, 2, {"call": "too many replicas"}, seconds=30))
         sentence = "This rank brings 1025 replicas. In a group, a rank brings 1024 at most; reduce them first."
         assert [one.value for one in ended] == [("ArgumentError", sentence)] * 2
@@ -269,7 +265,6 @@ def call_once_more(me, *, calls):
 
 class TestMissingCalls:
     def test_a_rank_that_does_not_call_is_named_at_the_deadline(self, ranks):
-        """It is neither stopped nor dead."""
         ended = ranks.run(World(call_once_more, 3, {"calls": [2, 2, 2]}))
         assert {ended[rank].error[0] for rank in (0, 2)} == {"DeadlineError"}, ended
         assert "Rank 1 had not come by the deadline" in ended[0].error[1]

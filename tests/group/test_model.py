@@ -41,7 +41,6 @@ class TestTwoRanks:
         assert Model(2, [Call("mapped", keeps=True)] * 4).explore() > 1000
 
     def test_every_program_and_every_transition_is_tried(self):
-        """The tables have nothing that the model does not know."""
         assert {call.path for call in CALLS.values()} == set(TABLES["programs"])
         assert {event for _, event, _ in TABLES["transitions"]} == {"enter", "match", "commit", "refuse", "spoil"}
 
@@ -58,7 +57,6 @@ class TestThreeRanks:
         assert Model(3, [CALLS[first], CALLS[second]], crashes=1 + IS_FULL).explore() > 100
 
     def test_results_that_ranks_keep_as_long_as_they_like(self):
-        """An area is written again only when nobody keeps it."""
         assert Model(3, [Call("mapped", keeps=True)] * (2 + IS_FULL), crashes=1).explore() > 1000
 
 

@@ -145,7 +145,6 @@ def calls(request, ranks):
 
 class TestBroadcast:
     def test_into_out(self, calls):
-        """Whatever strides it has; one that does not fit is refused on all ranks before anything moves."""
         kinds = ["CallMismatchError", "OutputError", "CallMismatchError"]
         assert calls(broadcast_into) == [(True, True, kind, True) for kind in kinds]
 
@@ -153,11 +152,9 @@ class TestBroadcast:
 class TestGather:
     @pytest.mark.parametrize("axis", [0, 1, -1])
     def test_into_out(self, calls, axis):
-        """Of which the value is a part; off the root, out is left alone."""
         assert calls(gather_into, axis) == [[True, True, True, rank != 1, True] for rank in range(3)]
 
     def test_into_an_array_of_another_length(self, calls):
-        """All ranks raise the same, and nothing was written."""
         sentence = "Rank 1 has an out of length 5 along axis 0, and the result has 6 there. Nothing was done."
         assert calls(gather_into_too_little) == [(("MismatchError", sentence), True, True)] * 3
 
@@ -165,7 +162,6 @@ class TestGather:
 class TestReduceScatter:
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_into_out(self, calls, op):
-        """A part of the value itself; one of another shape is refused."""
         kinds = ["OutputError", "CallMismatchError", "CallMismatchError"]
         assert calls(reduce_scatter_into, op) == [(True, True, kind, True) for kind in kinds]
 
@@ -174,12 +170,10 @@ class TestScatter:
     @pytest.mark.parametrize("lengths", [(2, 2, 2), (1, 0, 4), (0, 0, 3)])
     @pytest.mark.parametrize(("root", "axis"), [(0, 0), (2, 1)])
     def test_parts_of_any_length(self, calls, root, axis, lengths):
-        """Each rank gets what it expects, and the root the rest; into new arrays and into out."""
         expected = [(True, True, count, [2**rank][:count]) for rank, count in enumerate(lengths)]
         assert calls(scatter, root, axis, lengths, 5) == expected
 
     def test_of_nothing(self, calls):
-        """Rows without elements."""
         assert calls(scatter, 0, 0, (1, 2, 3), 0) == [(True, True, count, []) for count in (1, 2, 3)]
 
     @pytest.mark.parametrize(
@@ -195,7 +189,6 @@ class TestScatter:
         ],
     )
     def test_that_do_not_fit(self, calls, what, kind, sentence):
-        """Are refused on all ranks, and the group goes on."""
         for (found, says), works in calls(scatter_wrongly, what):
             assert (found, works) == (kind, True)
             assert says.startswith(sentence)
@@ -204,7 +197,6 @@ class TestScatter:
 class TestAllToAll:
     @pytest.mark.parametrize("axis", [0, 1])
     def test_parts_of_any_length(self, calls, axis):
-        """Behind each other in order of ranks; in place, too."""
         assert calls(exchange, axis) == [[True] * 4] * 3
 
     @pytest.mark.parametrize(
@@ -231,7 +223,6 @@ class TestAllToAll:
         ],
     )
     def test_that_do_not_fit(self, calls, what, kinds, sentence):
-        """Are refused on all ranks, and the group goes on."""
         found = calls(exchange_wrongly, what)
         assert [kind for (kind, _), _ in found] == kinds
         assert found[1][0][1].startswith(sentence)

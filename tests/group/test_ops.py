@@ -112,7 +112,6 @@ def reduce_to(me, *, names, out_of=None):
 
 class TestDestinations:
     def test_without_ranks_are_each_ranks_own(self, ranks):
-        """One rank may want the result on two devices, another on one."""
         names = {0: ["cpu:0", "cpu:1"], 1: "cpu:2", 2: ["cpu:0"]}
         ended = ranks.run(World(reduce_to, 3, {"names": names}))
         assert [one.value for one in ended] == [
@@ -122,7 +121,6 @@ class TestDestinations:
         ]
 
     def test_with_ranks_are_the_same_list_on_all(self, ranks):
-        """Each rank gets its own devices; one that is not named gets an empty Mirrored."""
         ended = ranks.run(World(reduce_to, 3, {"names": ["2/cpu:0", "0/cpu:1", "2/cpu:1"]}))
         assert [one.value for one in ended] == [
             (("cpu:1",), True, True),
@@ -131,33 +129,28 @@ class TestDestinations:
         ]
 
     def test_with_ranks_in_tensorflows_words(self, ranks):
-        """A task is a rank."""
         ended = ranks.run(World(reduce_to, 2, {"names": "/job:worker/replica:0/task:1/device:CPU:0"}))
         assert [one.value for one in ended] == [((), True, True), (("cpu:0",), True, True)]
 
     @pytest.mark.parametrize("out_of", [(1, 0), (0, 1)])
     def test_with_ranks_take_results_into_out_where_they_are(self, ranks, out_of):
-        """A rank that is not named has none."""
         names = f"{out_of.index(1)}/cpu:0"
         ended = ranks.run(World(reduce_to, 2, {"names": names, "out_of": out_of}))
         assert [one.value for one in ended] == [(("cpu:0",) * count, True, True) for count in out_of]
 
     def test_some_with_and_some_without_ranks_are_refused(self, ranks):
-        """In one call all destinations name ranks, or none does."""
         for one in ranks.run(World(reduce_to, 2, {"names": ["0/cpu:0", "cpu:0"]})):
             kind, sentence, works = one.value
             assert (kind, works) == ("DeviceError", True)
             assert sentence.startswith("'cpu:0' names no rank, in a group of ranks 0 to 1.")
 
     def test_of_ranks_that_there_are_not_are_refused(self, ranks):
-        """On all ranks."""
         for one in ranks.run(World(reduce_to, 2, {"names": "2/cpu:0"})):
             assert (one.value[0], one.value[2]) == ("DeviceError", True)
             assert one.value[1].startswith("'2/cpu:0' is a device of rank 2, in a group of ranks 0 to 1.")
 
     @pytest.mark.parametrize("other", ["0/cpu:0", ["1/cpu:0", "0/cpu:0"], "cpu:0"])
     def test_that_differ_between_ranks_are_a_mismatch(self, ranks, other):
-        """All ranks hear both sides, and the group stays usable."""
         names = {0: ["0/cpu:0", "1/cpu:0"], 1: ["0/cpu:0", "1/cpu:0"], 2: other}
         ended = ranks.run(World(reduce_to, 3, {"names": names}))
         assert {one.value[0] for one in ended} == {"CallMismatchError"}, ended
@@ -166,7 +159,6 @@ class TestDestinations:
         assert "while rank 0 calls all_reduce, SUM, to 0/cpu:0, 1/cpu:0 of " in ended[0].value[1]
 
     def test_that_there_are_not_are_refused_before_the_call(self, ranks):
-        """On one rank: the others hear why."""
         ended = ranks.run(World(reduce_to, 2, {"names": {0: "cpu:0", 1: "gpu:0"}}))
         assert [one.value[0] for one in ended] == ["CallMismatchError", "DeviceError"], ended
         assert all(one.value[2] for one in ended)
@@ -214,12 +206,10 @@ class TestOut:
         assert [one.value for one in ended] == [[], [], []], ended
 
     def test_of_a_batch_whose_destinations_are_on_several_ranks(self, ranks):
-        """Each rank gives arrays for its own values."""
         ended = ranks.run(World(reduce_some_elsewhere, 2))
         assert [one.value for one in ended] == [([1, 0], True), ([0, 1], True)], ended
 
     def test_that_cannot_take_a_copy_is_refused_before_the_call(self, ranks):
-        """Nothing was written, on no rank."""
         ended = ranks.run(World(give_a_wrong_second_out, 2))
         assert [one.value for one in ended] == [("CallMismatchError", True, True), ("OutputError", True, True)]
 
@@ -237,7 +227,6 @@ def use_other_methods(me):
 
 class TestMethods:
     def test_gather_and_plan_are_of_the_group(self, ranks):
-        """Gathering lays all ranks' replicas behind each other; an accumulation_fn is refused."""
         expected = [1.0, 2.0, 4.0, 4.0, 8.0, 8.0]
         for rank, one in enumerate(ranks.run(World(use_other_methods, 2))):
             gathered, of_rank_1, executor, (kind, sentence), works = one.value

@@ -93,7 +93,6 @@ def call_from_two_threads(me):
 
 class TestThreads:
     def test_a_second_thread_hears_at_once_that_a_call_is_under_way(self, ranks):
-        """The first one's call is not disturbed."""
         ended = ranks.run(World(call_from_two_threads, 3))
         assert ended[0].value == ["done", 7.0], ended
         for one in ended[1:]:
@@ -148,7 +147,6 @@ def live_with_a_script(me, *, end):
 class TestEnds:
     @pytest.mark.parametrize("end", ENDS)
     def test_whoever_ends_without_closing_is_named(self, ranks, end):
-        """The program ends as it would without a group, and the others are told at once."""
         ended = ranks.run(World(live_with_a_script, 2, {"end": end}, timeout_seconds=None))
         _, sentence, code = ENDS[end]
         assert ended[0].value[0] == "PeerLostError", ended
@@ -173,7 +171,6 @@ def read_after_close(me):
 
 class TestLifetime:
     def test_results_outlive_the_group_and_the_other_ranks(self, ranks):
-        """And a group that is closed says so."""
         for one in ranks.run(World(read_after_close, 2)):
             total, last, stories = one.value
             assert (total, last) == (3.0 * _LARGE, 3.0)

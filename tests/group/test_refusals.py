@@ -20,7 +20,6 @@ def refuse(name, nth, error):
 
 
 def has_refused():
-    """Tell whether it has."""
     return bool(ctypes.CDLL(os.environ["TREEFOLD_TEST_REFUSALS"]).has_refused())
 
 
@@ -124,7 +123,6 @@ class TestCalls:
             assert ended[0].value[0] == "SharedMemoryError"
 
     def test_an_array_of_ones_own_is_refused_in_words(self, refusing):
-        """No other rank takes part."""
         ended = refusing.run(World(reduce_where_memory_is_refused, 2, {"nth": 1, "path": "empty"}))
         assert [one.value for one in ended] == [["SharedMemoryError", True]] * 2, ended
 
@@ -137,6 +135,5 @@ class TestEmpty:
     """``group.empty``."""
 
     def test_of_more_than_an_address_can_tell_is_refused_in_words(self):
-        """As what the system refuses."""
         with connect(Ticket.for_ranks(1)[0]) as group, pytest.raises(SharedMemoryError, match=f"refused {2**64} bytes"):
             group.empty(2**62)

@@ -59,12 +59,10 @@ def finish(me):
 
 
 def say_garbage(ticket):
-    """Say bytes at random."""
     return answer_to(ticket, random.Random(1).randbytes(64))
 
 
 def have_no_token(ticket):
-    """Say everything right but the token."""
     return answer_to(ticket, hello(ticket, token="0" * 64))
 
 

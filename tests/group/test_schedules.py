@@ -183,7 +183,6 @@ def told_by_all(ended):
 
 class TestSchedules:
     def test_every_call_is_right_on_all_ranks_or_on_none(self, ranks):
-        """With ranks that differ or refuse here and there."""
         worlds = [World(follow, 2 + seed % 7, {"seed": seed, "fault": "", "victim": -1}, seconds=90) for seed in _SEEDS]
         for world, ended in zip(worlds, ranks.run_all(worlds, _AT_ONCE), strict=True):
             assert all(one.error is None for one in ended), (world, ended)
@@ -191,7 +190,6 @@ class TestSchedules:
 
     @pytest.mark.parametrize("fault", ["dies", "is interrupted", "stops"])
     def test_all_others_tell_one_story_of_a_rank_that_fails(self, ranks, fault):
-        """At any moment, on each of the groups; from there on every call of the group says the same."""
         worlds = [
             World(follow, 2 + seed % 7, {"seed": seed, "fault": fault, "victim": seed % (2 + seed % 7)}, seconds=90)
             for seed in _SEEDS

@@ -38,7 +38,6 @@ class TestStore:
         ],
     )
     def test_goes_with_rank_and_size(self, source, given, sentence):
-        """Anything else is refused in words."""
         with pytest.raises(ArgumentError) as raised:
             treefold.connect(source, **given)
         assert str(raised.value).startswith(sentence)

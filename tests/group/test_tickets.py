@@ -16,11 +16,9 @@ def finish(me):
 
 class TestLimits:
     def test_a_group_of_one(self, ranks):
-        """It needs nobody."""
         assert ranks.run(World(finish, 1, timeout_seconds=None))[0].value == 1.0
 
     def test_a_folder_that_others_can_read(self, tmp_path):
-        """It is refused, in words."""
         tmp_path.chmod(0o755)
         with pytest.raises(ConnectError, match="is not this user's alone"):
             connect(str(Ticket(str(tmp_path), "0" * 64, 0, 2)), connect_timeout_seconds=1)
@@ -44,6 +42,5 @@ class TestTicket:
         ids=["nothing", "deep", "rank"],
     )
     def test_that_is_none_is_refused(self, text):
-        """By one sentence, before anything is looked for."""
         with pytest.raises(ConnectError, match=r"^This is no ticket of treefold: .* Make them with Ticket\.for_ranks"):
             Ticket.read(text)

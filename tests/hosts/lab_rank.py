@@ -20,13 +20,11 @@ class Caller:
     group: treefold.Group
 
     def connect(self, timeout_seconds, connect_timeout_seconds=60.0, **options):
-        """Join all ranks."""
         seconds = {"timeout_seconds": timeout_seconds, "connect_timeout_seconds": connect_timeout_seconds}
         self.group = treefold.connect(**seconds, **options)
         return self.group.size
 
     def reduce(self):
-        """Add 2**rank over all ranks."""
         total = self.group.all_reduce(np.full(LENGTH, 2.0**_RANK))
         assert (total == total[0]).all()
         return total[0]
@@ -44,12 +42,10 @@ class Caller:
         raise AssertionError(number)
 
     def without(self, lost, seconds=60.0):
-        """Go on without some ranks."""
         self.group = self.group.without(lost, connect_timeout_seconds=seconds)
         return self.group.size
 
     def close(self):
-        """Leave the group."""
         self.group.close()
 
 

@@ -79,7 +79,6 @@ class TestLittleRoom:
 
 class TestFrameworks:
     def test_get_what_they_bring(self):
-        """Values of PyTorch, JAX and TensorFlow, in frames and in chunks; bfloat16 in place."""
         answers = run(hosts.frameworks, 3, ((0, 2), (1,)), backend="gloo", environment=ON_LOOPBACK)
         assert not (failures := [answer.text for answer in answers if isinstance(answer, Raised)]), failures[0]
         expected = [
@@ -129,7 +128,6 @@ class TestPlan:
         assert plan.notes == (f"between hosts travel {times} times the least bytes of an all-reduce",)
 
     def test_of_small_values(self):
-        """They cross at once, each to all."""
         plan = self.plans(np.zeros(10), "sum", guarantee="per_plan")
         assert (plan.algorithm, plan.guarantee, plan.notes) == ("one shot", "exact", ())
 
@@ -185,7 +183,6 @@ class TestPerPlan:
         assert outcomes == [("exact", expected)] * 2
 
     def test_weights_are_those_of_replicas(self):
-        """A weighted mean does not travel in parts."""
         everyone = [[finite(2 * rank + index, "float32") for index in range(2)] for rank in range(2)]
         weights = [[1.0, 0.0], [2.5, 0.25]]
         expected = treefold.all_reduce([*itertools.chain(*everyone)], "mean", weights=[*itertools.chain(*weights)])[0]
@@ -210,7 +207,6 @@ class TestBytes:
         }
 
     def test_an_all_reduce_sends_each_slice_there_and_back(self):
-        """Two slices for each pair of hosts."""
         length = 3 * 4096
         sent = self.sent(3, lambda group: group.all_reduce(owned(group.rank, (length,))).tobytes())
         assert set(sent.values()) == {2 * length * 4 // 3}
@@ -223,7 +219,6 @@ class TestBytes:
         assert sent == {(0, 1): 2 * part, (2, 1): 2 * part, (0, 2): part, (2, 0): part, (1, 0): part, (1, 2): part}
 
     def test_a_reduce_scatter_sends_each_part_to_whom_it_belongs(self):
-        """No result travels."""
         length = 3 * 4096
         sent = self.sent(3, lambda group: group.reduce_scatter(owned(group.rank, (length,))).tobytes())
         assert set(sent.values()) == {length * 4 // 3}

@@ -23,8 +23,6 @@ class TestOut:
     """``group.all_reduce(value, out=…)``."""
 
     def test_that_cannot_be_written_is_refused_however_often_the_call_was_made(self, length):
-        """On the rank that brings it, and in its words on the others; nothing is written, and the group goes on."""
-
         def call(group):
             value, end = np.full(length, 2.0**group.rank), np.zeros(length)
             group.all_reduce(value, out=end)
@@ -37,8 +35,6 @@ class TestOut:
         assert fake_groups.run(3, call)[1] == [([-1], [7])] * 3
 
     def test_may_be_the_array_that_all_replicas_are(self, length):
-        """As in one process."""
-
         def call(group):
             value = np.full(length, 2.0**group.rank)
             group.all_reduce(PerReplica([value, value]), out=value)
@@ -67,8 +63,6 @@ class TestWithout:
 
     @pytest.mark.parametrize("ranks", [1, None, [7], ["1"], [0, 1, 2]])
     def test_takes_some_of_the_other_ranks(self, ranks):
-        """Anything else is refused in words, and the group goes on."""
-
         def call(group):
             with pytest.raises(GroupError, match=r"^Group.without takes some of the other ranks, of 0 to 2, and got "):
                 group.without(ranks)

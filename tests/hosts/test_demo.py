@@ -38,21 +38,18 @@ class TestDemo:
     """
 
     def test_under_torchrun(self, build, bits_of_one_process):
-        """One rank on each of three hosts, by PyTorch's launcher: gloo carries the gradients."""
         lab = build(star(1000, 1000, 1000))
         with launch.torchrun(lab, ["-m", *DEMO, "--connect"], stdout=subprocess.PIPE) as job:
             assert_same_bits(printed(job.processes), bits_of_one_process, hosts=3)
 
     @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpich, the extra `bench`")
     def test_under_mpiexec(self, build, bits_of_one_process):
-        """The same, by MPICH's launcher and over MPI."""
         lab = build(star(1000, 1000, 1000))
         command = [sys.executable, "-m", *DEMO, "--connect"]
         with launch.mpiexec(lab, command, (0, 1, 2), stdout=subprocess.PIPE) as job:
             assert_same_bits(printed(job.processes), bits_of_one_process, hosts=3)
 
     def test_with_ranks_that_share_a_host(self, build, bits_of_one_process):
-        """Three ranks on two hosts, of which two meet in shared memory."""
         lab = build(star(1000, 1000))
         command = [sys.executable, "-m", *DEMO, "--connect"]
         with launch.start(lab, command, (0, 1, 0), stdout=subprocess.PIPE) as job:

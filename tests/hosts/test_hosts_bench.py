@@ -29,33 +29,27 @@ class TestOptimum:
         assert optimum(star(100, 100, 100, 100)) == pytest.approx(100e6 / 8 * PAYLOAD * 4 / 6)
 
     def test_two_nics(self):
-        """Twice as much as with one."""
         assert optimum(rails(100, hosts=4, nics=2)) == pytest.approx(2 * optimum(star(100, 100, 100, 100)))
 
 
 class TestFigures:
     def test_median_and_best(self):
-        """As parts of the optimum."""
         assert measured(seconds={"gloo": [4.0, 2.5, 8.0]}).figures("gloo") == (0.5, 0.8)
 
     def test_latency(self):
-        """In seconds, where a row times several calls as one."""
         result = Measured(PAIR, Row(star(100, 100), 4096, calls=50), 1e6, {}, {"gloo": [3.0, 1.0, 2.0]})
         assert result.figures("gloo") == (2.0, 1.0)
 
     def test_not_measured(self):
-        """There are none."""
         assert measured().figures("gloo") is None
 
 
 class TestPage:
     def test_a_row(self):
-        """The network, where ranks are, the value, the optimum, and each peer's median and best."""
         page = make_page([measured(seconds={"gloo": [4.0, 2.5, 8.0]})], ["gloo", "MPICH"])
         assert "| star 100 100 | a pair | 1 MiB | 0.52 | 0.50 / 0.80 | – |" in page.splitlines()
 
     def test_what_is_missing_and_what_is_wrong(self):
-        """A sentence each, below the table."""
         page = make_page([measured(missing={"MPICH": "mpi4py is not installed"}, wrong={"gloo": 3, "raw": 0})], [])
         assert page.splitlines()[-2:] == ["- MPICH: mpi4py is not installed", "- gloo got 3 elements wrong in a pair"]
 
@@ -69,7 +63,6 @@ class TestWorker:
         assert prepared == {"wrong": 99}
 
     def test_times_calls_on_zeros(self, monkeypatch):
-        """They are as many as asked for, after the one that is checked."""
         seen = []
         peer = Peer("variables", lambda _: lambda array: seen.append(array.copy()))
         monkeypatch.setitem(worker.PEERS, "silent", peer)
@@ -80,8 +73,6 @@ class TestWorker:
         assert times["begin"] <= times["end"]
 
     def test_a_refusal(self, monkeypatch):
-        """Is told in its own words, for the page."""
-
         def refuse(rank):
             raise ConnectError.gone(rank.rank)
 
@@ -99,7 +90,6 @@ class TestMeasure:
         assert result.wrong == {"raw sockets": 0, "gloo": 0}
 
     def test_scenes_fit_together(self):
-        """The rows of a scene have the same cables, for one lab serves them; there is a share for each host."""
         for scene in SCENES:
             ends = {tuple((cable.host, cable.nic, cable.switch) for cable in row.network.cables) for row in scene.rows}
             assert len(ends) == 1

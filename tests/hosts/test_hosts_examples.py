@@ -40,7 +40,6 @@ class TestExamples:
         ]
 
     def test_torch_under_torchrun(self, build):
-        """PyTorch's launcher, told on every host where the first of them is."""
         lab = build(star(1000, 1000, 1000))
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--rdzv-backend", "c10d"]
         command += ["--rdzv-endpoint", "host0:29500", str(EXAMPLES / "hosts_torch.py")]

@@ -42,14 +42,12 @@ def namespaces():
 
 class TestLab:
     def test_hosts_are_apart(self, build):
-        """A host has its own name, boot, shared memory and processes; its temporary files are in memory of its own."""
         lab = build(star(100, 100))
         seen = [host.run(*PYTHON, "-c", LOOK).strip().rpartition(" ") for host in lab.hosts]
         assert [words for words, _, _ in seen] == [f"host{host} [] 2 /dev/shm" for host in range(2)]
         assert len({Path("/proc/sys/kernel/random/boot_id").read_text().strip(), *(boot for *_, boot in seen)}) == 3
 
     def test_a_network_changes_its_rates(self, build):
-        """All cables and trunks at once; a network of other cables is refused."""
         lab = build(racks(50, (100,), (100,)))
         lab.set_network(racks(10, (30,), (20,)))
         rates = lab.switches.configure("tc", "qdisc")
@@ -59,7 +57,6 @@ class TestLab:
             lab.set_network(star(1, 1))
 
     def test_nothing_is_left(self, build):
-        """Neither processes on the hosts, nor their networks."""
         lab = build(star(100, 100))
         ours = {Path(f"/proc/{host.process_id}/ns/net").readlink() for host in [*lab.hosts, lab.switches]}
         assert ours < namespaces()
@@ -70,7 +67,6 @@ class TestLab:
         assert not ours & namespaces()
 
     def test_nothing_is_left_by_a_killed_process(self, build):
-        """Whoever has made the lab is killed, and so are its hosts, with what runs on them."""
         build(star(100))  # or the test is skipped
         body = (
             "import sys, time; sys.path.insert(0, sys.argv[1]); import lab; made = lab.Lab(lab.star(100, 100))\n"
@@ -87,7 +83,6 @@ class TestLab:
         assert wait_until(lambda: not ours & namespaces())
 
     def test_a_command_that_fails(self, build):
-        """The error says on which host, and what it has printed."""
         lab = build(star(100))
         with pytest.raises(LabError, match=r"^host0: `sh -c echo no >&2; exit 3` ended with 3: no$"):
             lab.hosts[0].run("sh", "-c", "echo no >&2; exit 3")
@@ -95,7 +90,6 @@ class TestLab:
 
 class TestMissing:
     def test_says_which_tools(self, monkeypatch):
-        """Without the tools there is no lab, and one sentence says what to install."""
         monkeypatch.setenv("PATH", "")
         sentence = laboratory.missing.__wrapped__()
         assert sentence == "A lab needs unshare, nsenter, ip, tc (of util-linux and iproute2) on the PATH."
@@ -103,7 +97,6 @@ class TestMissing:
 
 class TestCommandLine:
     def test_runs_on_every_host(self, build):
-        """Its exit code is the first that is not 0."""
         build(star(100))
         root = Path(laboratory.__file__).parents[2]
         line = [sys.executable, "-m", "tools.lab", "star", "100", "100", "--", "sh", "-c", "hostname; exit $RANK"]

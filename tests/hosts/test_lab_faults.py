@@ -155,7 +155,6 @@ class TestRank:
         begin(ranks)
 
     def test_whose_port_is_too_slow_for_the_deadline(self, job):
-        """All give up, and nothing is torn."""
         lab, ranks = job
         begin(ranks)
         lab.set_rate(1, 1)

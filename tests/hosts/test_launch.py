@@ -12,7 +12,6 @@ PATIENCE_S = 120
 
 @pytest.fixture
 def pair(build):
-    """A lab of two hosts."""
     return build(star(1000, 1000))
 
 
@@ -25,7 +24,6 @@ def printed(job):
 
 class TestStart:
     def test_variables(self, pair):
-        """Each rank finds what torchrun would tell it."""
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
         command = ["sh", "-c", "echo " + " ".join(f"${name}" for name in names)]
         with launch.start(pair, command, launch.round_robin(2, 2), stdout=subprocess.PIPE) as job:
@@ -37,7 +35,6 @@ class TestStart:
             ]
 
     def test_a_job_ends_with_its_block(self, pair):
-        """Whatever still runs is killed."""
         with launch.start(pair, ["sh", "-c", "echo up; sleep 1000"], (0, 1), stdout=subprocess.PIPE) as job:
             assert [process.stdout.readline() for process in job.processes] == [b"up\n"] * 2
         assert [process.poll() for process in job.processes] == [-signal.SIGKILL] * 2
@@ -47,7 +44,6 @@ class TestMpiexec:
     @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpich, the extra `bench`")
     @pytest.mark.parametrize("order", [launch.blocks, launch.round_robin])
     def test_ranks_are_where_they_belong(self, pair, order):
-        """MPICH's own launcher places ranks as asked."""
         body = (
             "from mpi4py import MPI; import socket; world = MPI.COMM_WORLD\n"
             "line = f'{world.rank} {socket.gethostname()} {world.allreduce(2 ** world.rank)}'\n"

@@ -11,7 +11,6 @@ PATIENCE_S = 120
 
 
 def trained(lab, backend, placement):
-    """Return what each rank has printed."""
     command = [sys.executable, SCRIPT, backend]
     with launch.start(lab, command, placement, stdout=subprocess.PIPE) as job:
         texts = [process.communicate(timeout=PATIENCE_S)[0].decode() for process in job.processes]
@@ -31,7 +30,6 @@ class TestDistributedDataParallel:
 
 class TestTorchrun:
     def test_starts_it_on_several_hosts(self, build):
-        """``torchrun --nnodes 2 --nproc-per-node 2``."""
         lab = build(star(1000, 1000))
         with launch.torchrun(lab, [SCRIPT, "treefold"], 2, stdout=subprocess.PIPE) as job:
             texts = [process.communicate(timeout=PATIENCE_S)[0].decode() for process in job.processes]

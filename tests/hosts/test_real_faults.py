@@ -39,7 +39,6 @@ def worlds_of(kind, stores):
 @pytest.mark.parametrize("kind", ["kill", "exit", "raise", "interrupt"])
 class TestFault:
     def test_is_named_by_all_others(self, request, gloo, stores, kind):
-        """They all raise an error that names that rank, their outputs are as they were, and they go on without it."""
         worlds = list(worlds_of(kind, stores))
         seconds, onward = [], []
         for world, ended in zip(worlds, gloo.run_all(worlds, 3), strict=True):

@@ -26,11 +26,9 @@ def run(gloo, stores):
 
 class TestBeside:
     def test_collectives_on_the_process_group_of_the_user(self, run):
-        """Both are right: their messages never meet."""
         assert run(trap_ranks.collectives_of_the_user) == [(True, True)] * 3
 
     def test_groups_that_are_dropped(self, run):
-        """No thread and no descriptor of theirs is left, though nobody has closed them."""
         for counts in run(trap_ranks.drop):
             threads = {number for number, _ in counts}
             assert threads == {1}
@@ -57,7 +55,6 @@ class TestConnect:
         ids=["guarantee", "version"],
     )
     def test_options_that_differ(self, run, options, sentence):
-        """Both sides are in the sentence."""
         stories = run(torchrun_ranks.connect_unlike, options=options)
         assert {name for name, _ in stories} == {"ConnectError"}
         assert len(set(stories)) == 1
@@ -85,7 +82,6 @@ class TestGlooConnects:
         assert all(seconds < 20 and answer < 10 for *_, seconds, answer in (own, *stories))
 
     def test_a_script_that_ends_with_groups_that_nobody_has_closed(self):
-        """As if they had been closed."""
         command = [sys.executable, Path(__file__).with_name("dropping_script.py")]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)

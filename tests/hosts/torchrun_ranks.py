@@ -10,7 +10,6 @@ from treefold.group.bootstrap import connecting
 
 
 def _set_variables(me, port, **more):
-    """Set what torchrun sets."""
     own = {"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update({**own, "TORCHELASTIC_USE_AGENT_STORE": "True", **more})
 

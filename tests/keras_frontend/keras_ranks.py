@@ -49,11 +49,9 @@ class Scale(keras.layers.Layer):
     """A factor for each feature."""
 
     def build(self, shape):
-        """Make the factors."""
         self.scale = self.add_weight(shape=shape[1:], initializer="ones")
 
     def call(self, x):
-        """Multiply."""
         return x * self.scale
 
 
@@ -102,11 +100,9 @@ class CallsOfSteps(keras.callbacks.Callback):
         self.calls, self._link = 0, group.link
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Leave out the calls before."""
         self.calls -= self._link._sequence
 
     def on_train_batch_end(self, batch, logs=None):
-        """Count those since."""
         self.calls += self._link._sequence
 
 
@@ -152,7 +148,6 @@ def fit(
 
 
 def weights_of(model):
-    """Return all weights as one array."""
     return np.concatenate([np.ravel(keras.ops.convert_to_numpy(one)).astype("float64") for one in model.weights])
 
 

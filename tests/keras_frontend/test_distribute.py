@@ -46,7 +46,6 @@ def check_one_process(values, body, sizes=(2, 3), **arguments):
 
 class TestDistribute:
     def test_trains_as_one_process(self, values):
-        """With the same global batch on 2 and 3 ranks."""
         check_one_process(values, trained)
 
     def test_decays_and_averages_weights_as_one_process(self, values):
@@ -63,11 +62,9 @@ class TestDistribute:
         assert values(trained_on_one_core, 2) == [4, 4]
 
     def test_averages_the_rows_of_embeddings(self, values):
-        """They travel as whole arrays."""
         check_one_process(values, trained_embedding, (2,))
 
     def test_trains_models_of_several_optimizers(self, values):
-        """In a ``train_step`` of their own: both distributed, or one of them, given to ``compile`` or not."""
         cases = [
             {"compiled": 0, "distributed": 2},
             {"compiled": 1, "distributed": 2},
@@ -105,7 +102,6 @@ class TestDistribute:
         )
 
     def test_reduces_accumulated_gradients_once(self, values):
-        """In the step that updates."""
         [(expected, _, _)] = values(accumulated, 1)
         ended = values(accumulated, 2)
         assert len({digest for _, digest, _ in ended}) == 1

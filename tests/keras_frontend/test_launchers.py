@@ -10,14 +10,12 @@ _EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_training.py"
 
 class TestExample:
     def test_under_torchrun(self, monkeypatch):
-        """On Keras' PyTorch backend."""
         monkeypatch.setenv("KERAS_BACKEND", "torch")
         printed = launch(*TORCHRUN, "2", _EXAMPLE)
         assert "2 ranks, torch: loss" in printed
         assert "all ranks hold the same bits: True" in printed
 
     def test_under_mpiexec(self, monkeypatch):
-        """On Keras' JAX backend."""
         skip_without("mpi4py")
         monkeypatch.setenv("KERAS_BACKEND", "jax")
         printed = launch(MPIEXEC, "-n", "2", sys.executable, _EXAMPLE)

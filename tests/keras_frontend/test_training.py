@@ -57,7 +57,6 @@ class TestCallbacks:
         assert first[:3] == (4, [0.25, 0.25, 0.25, 0.125], ["0.weights.h5"])
 
     def test_resume_where_rank_0_does(self, values, tmp_path):
-        """From its backup of epochs and weights."""
         first, second = values(resumed, 2, path=str(tmp_path))
         assert first == second
         assert first[0] == [2, 3]
@@ -71,7 +70,6 @@ class TestCallbacks:
         assert values(warmed_up, 2) == [([0.25, 0.375, 0.5, 0.5, 0.125, 0.5], ("KerasError", sentence))] * 2
 
     def test_need_a_distributed_optimizer(self, values):
-        """Another one is refused before the first step."""
         sentence = (
             "No optimizer of this model averages gradients over the group of the callbacks. "
             "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
@@ -111,14 +109,12 @@ class TestErrors:
         assert goes_on == does_too == [3.0]
 
     def test_of_a_killed_rank(self, keras_ranks):
-        """It ends ``fit`` on all others with treefold's error, which names the rank."""
         *others, killed = keras_ranks(broken, 3, kind="kill")
         assert killed.signal == 9
         assert {one.value[0] for one in others} == {"PeerLostError"}
         assert all(one.value[1].startswith("Rank 2 ") for one in others), others
 
     def test_of_a_stopped_rank(self, keras_ranks):
-        """It ends ``fit`` at the deadline of the group."""
         first, _ = keras_ranks(broken, 2, kind="stop", timeout_seconds=2.0)
         assert first.value[0] == "DeadlineError"
         assert first.value[1].startswith("Rank 1, which is stopped, had not come by the deadline")
@@ -132,12 +128,10 @@ class TestErrors:
             assert total == 3.0
 
     def test_of_unlike_models(self, values):
-        """They differ before the first step."""
         for [note] in values(unlike, 2):
             assert note.startswith("This rank was at the start of fit. ")
 
     def test_warns_of_unequal_batches(self, values):
-        """A rank whose last batch is smaller, once."""
         [sentence], others = values(smaller, 2)
         assert not others
         assert sentence.startswith(
@@ -148,11 +142,9 @@ class TestErrors:
 
 class TestSteps:
     def test_are_the_least(self, values):
-        """Of what each rank has."""
         assert values(counted, 3, counts=[[7, 2], [5, 9], [6, 3]]) == [[5, 2]] * 3
 
     def test_need_equal_batches_of_a_known_number(self, values):
-        """Anything else is refused in a sentence."""
         [found] = values(counted_datasets, 1)
         unknown = (
             "KerasError",
@@ -179,6 +171,5 @@ class TestSteps:
         }
 
     def test_refuse_none(self, values):
-        """No batches at all."""
         sentence = "steps got 0. It takes a number of batches, 1 or more, or a dataset that knows how many it has."
         assert values(counted, 1, counts=[[0]]) == [[("KerasError", sentence)]]

@@ -30,7 +30,6 @@ class Noted(keras.callbacks.Callback):
             self.rates.append(float(self.model.optimizer.learning_rate))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Note the logs."""
         self.logs.append(dict(logs))
 
 
@@ -42,11 +41,9 @@ class Fault(keras.callbacks.Callback):
         self._action, self._epoch = action, 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Note it."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Do it."""
         if (self._epoch, batch) == (1, 2):
             self._action()
 
@@ -59,11 +56,9 @@ class StopsAt(keras.callbacks.Callback):
         self._at, self._epoch = (epoch, batch), 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Note it."""
         self._epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        """Stop."""
         if (self._epoch, batch) == self._at:
             self.model.stop_training = True
 

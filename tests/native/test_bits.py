@@ -79,7 +79,6 @@ class TestFold:
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_writes_its_targets_only(self, dtype):
-        """Sources, and the bytes around sources and targets, are what they were."""
         rng = np.random.default_rng(DTYPES.index(dtype))
         fold = Fold(ReduceOp.MAX if dtype == "bool" else ReduceOp.SUM)
         if dtype.startswith("complex"):
@@ -92,7 +91,6 @@ class TestFold:
             assert outside(memories, targets) == before
 
     def test_takes_a_batch_of_every_dtype_at_once(self):
-        """One call folds items of different dtypes and lengths, each by its own rule."""
         fold = Fold(ReduceOp.MEAN)
         rng = np.random.default_rng(3)
         drawn = [(d, draw_item(rng, fold, d, count=4, length=1031)) for d in DTYPES[:-1]]
@@ -101,7 +99,6 @@ class TestFold:
         assert all(bits(target) == bits(item[3]) for _, item in drawn for target in item[1])
 
     def test_takes_an_empty_batch(self):
-        """Nothing to fold is folded."""
         assert _native.fold([], 0, 0, 0) is None
 
 
@@ -127,7 +124,6 @@ class TestThreads:
     @pytest.mark.parametrize("threads", range(1, 9))
     @pytest.mark.parametrize(("op", "dtype"), [("SUM", "float32"), ("MEAN", "float64"), ("PRODUCT", "bfloat16")])
     def test_never_change_bits(self, op, dtype, threads):
-        """One thread or eight fold a large array into the same bits."""
         fold = Fold(ReduceOp(op))
         sources = contributions(np.random.default_rng(5), dtype, 5, 300_007)
         target = np.empty(300_007, dtype)

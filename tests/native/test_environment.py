@@ -46,12 +46,10 @@ def run(**environment):
 class TestVectorLevel:
     @pytest.mark.parametrize("level", LEVELS)
     def test_never_changes_bits(self, level):
-        """Every level of the machine can be asked for, and gives the bits of the widest."""
         assert run(TREEFOLD_VECTOR_LEVEL=level)[:2] == [run()[0], level]
 
     @pytest.mark.parametrize("wrong", ["wrong", "", "AVX2", "0"])
     def test_is_one_of_the_machine(self, wrong):
-        """Another level is refused in one sentence that lists those there are."""
         assert run(TREEFOLD_VECTOR_LEVEL=wrong) == (
             f"TREEFOLD_VECTOR_LEVEL is {wrong!r} in the environment. "
             f"It takes one of {', '.join(LEVELS)} on this machine; unset it for the default.\n"
@@ -61,16 +59,13 @@ class TestVectorLevel:
 class TestNumThreads:
     @pytest.mark.parametrize("count", [1, 2, 5, 8])
     def test_is_taken_from_the_environment(self, count):
-        """The number holds for the process, and does not change bits."""
         assert run(TREEFOLD_NUM_THREADS=str(count)) == [*run()[:2], str(count)]
 
     @pytest.mark.parametrize("wrong", ["abc", "0", "", "-1", "2.5", " 2", "٣", "0" * 50])
     def test_is_a_whole_number_above_0(self, wrong):
-        """Anything else is refused in one sentence."""
         assert run(TREEFOLD_NUM_THREADS=wrong) == THREADS.format(repr(wrong))
 
     def test_may_be_more_than_there_are(self):
-        """No number is too large to be read, not even one that Python does not read."""
         assert run(TREEFOLD_NUM_THREADS=str(10**30))[2] == "1024"
         assert run(TREEFOLD_NUM_THREADS="9" * 5000)[2] == "1024"
         assert run(TREEFOLD_NUM_THREADS="0" * 5000 + "3")[2] == "3"
@@ -79,10 +74,8 @@ class TestNumThreads:
 class TestHostCacheBytes:
     @pytest.mark.parametrize("wrong", ["1GiB", "", "-1", "1e9"])
     def test_is_a_whole_number(self, wrong):
-        """Anything else is refused in one sentence."""
         assert run(TREEFOLD_HOST_CACHE_BYTES=wrong) == CACHE.format(repr(wrong))
 
     @pytest.mark.parametrize("limit", [0, 1, 10**9, 10**30])
     def test_does_not_change_bits(self, limit):
-        """Any bound will do."""
         assert run(TREEFOLD_HOST_CACHE_BYTES=str(limit)) == run()

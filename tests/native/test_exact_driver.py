@@ -36,7 +36,6 @@ def build(folder, *options, compiler="g++", native=NATIVE):
 
 
 def said(program, certificate, rounds):
-    """Return what the driver says."""
     done = subprocess.run([*program, certificate, str(rounds)], capture_output=True, text=True, check=False)  # noqa: S603
     return done.stdout
 
@@ -68,7 +67,6 @@ def test_the_flag_is_read_in_one_place():
 @pytest.mark.parametrize("optimisation", ["-O1", "-O2", "-O3", "-O3 -mavx2 -mf16c", AVX512])
 @pytest.mark.parametrize("name", ["g++", "clang++"])
 def test_compilers_do_not_move_additions_out_of_the_window(name, optimisation, tmp_path):
-    """Whatever they inline and unroll."""
     if shutil.which(name) is None:
         pytest.skip(f"there is no {name} here")
     if optimisation == AVX512 and "avx512" not in LEVELS:
@@ -80,7 +78,6 @@ def test_compilers_do_not_move_additions_out_of_the_window(name, optimisation, t
 @LONG
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_seen(compiler, fault, tmp_path):
-    """By wrong results, or by the flag's own test, which then takes the other certificate."""
     file, right, wrong, certificate = FAULTS[fault]
     native = tmp_path / "native"
     shutil.copytree(NATIVE, native)
@@ -108,7 +105,6 @@ def test_a_flag_that_fails_in_loops_of_one_kind_is_not_used(compiler, kind, tmp_
 
 @LONG
 def test_of_aarch64_in_an_emulator(tmp_path):
-    """Its flag, and its vectors of 16 bytes."""
     if shutil.which(CROSS) is None or shutil.which(EMULATOR) is None:
         pytest.skip(f"{CROSS} and {EMULATOR} are not both here")
     program = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", *build(tmp_path, "-O2", compiler=CROSS)]

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.skipif(TABLE is None, reason="this PyTorch has no table
 
 
 def read(*tensors, dtype=FLOAT32):
-    """Return tensors as a row."""
     return _native.read_tensors("backend", TABLE, tensors, dtype)
 
 
@@ -37,7 +36,6 @@ def foreign_table(major):
 class TestReadTensors:
     @pytest.mark.parametrize("shape", [(), (0,), (1, 0, 3), (4, 1, 2), (1,)])
     def test_says_what_tensors_agree_in(self, shape):
-        """Also without elements or dimensions."""
         tensors = tuple(torch.ones(shape) for _ in range(3))
         row = read(*tensors)
         assert (row.shape, row.dtype, row.views) == (shape, FLOAT32, None)
@@ -45,7 +43,6 @@ class TestReadTensors:
         assert row.addresses == tuple(tensor.data_ptr() for tensor in tensors)
 
     def test_keeps_the_tensors_alive(self):
-        """What is folded is the tensors' own memory, whoever else has gone."""
         row, end = read(*[torch.full((2, 3), 2.0**r) for r in range(3)]), torch.zeros(2, 3)
         gc.collect()
         assert _native.RowFold((DTYPES.index("float32"),), OPS.index("SUM"), 0, 0).fold([row], [read(end)])
@@ -67,23 +64,19 @@ class TestReadTensors:
         ],
     )
     def test_makes_no_row_of_anything_else(self, make):
-        """Another layout, shape, dtype or device than the first's, in either place; what has no memory."""
         assert read(torch.ones(4, 3), make()) is None
         other = make()
         if other.is_meta or other.layout is not torch.strided or not other.is_contiguous():
             assert read(other) is None
 
     def test_makes_no_row_of_nothing(self):
-        """There is no first tensor."""
         assert read() is None
 
     def test_needs_a_dtype(self):
-        """A name is none."""
         with pytest.raises(TypeError, match=r"The dtype is no numpy\.dtype\."):
             read(torch.ones(3), dtype="float32")
 
     def test_needs_a_dtype_of_that_size(self):
-        """Else memory would be read that is not there."""
         assert read(torch.ones(3), dtype=np.dtype(np.float64)) is None
 
 
@@ -97,7 +90,6 @@ class TestMethods:
         return _native.read_tensors("backend", TABLE, tensors, FLOAT32, None, (*self.METHODS, *others))
 
     def test_find_storages_that_were_resized(self):
-        """Memory that is not there is not read, in either place; with an offset, less of it is there."""
         whole, part = torch.ones(4), torch.ones(8)[4:]
         assert self.asked(whole, part) is not None
         for tensor, nbytes in ((whole, 12), (part, 28)):
@@ -106,18 +98,15 @@ class TestMethods:
             assert self.asked(torch.ones(4), tensor) is None
 
     def test_refuse_what_is_true_of_a_tensor(self):
-        """The memory of a lazily negated tensor holds other numbers."""
         negated = torch._neg_view(torch.ones(4))
         assert self.asked(torch.ones(4), negated) is not None
         assert self.asked(torch.ones(4), negated, others=(torch.Tensor.is_neg,)) is None
 
     def test_may_raise(self):
-        """The caller gets their error."""
         with pytest.raises(AttributeError, match="nothing"):
             self.asked(torch.ones(4), others=(lambda tensor: tensor.nothing,))
 
     def test_are_at_least_three(self):
-        """Those for the storage belong together."""
         with pytest.raises(ValueError, match=r"^The methods are those for storage, nbytes and offset, and others\.$"):
             _native.read_tensors("backend", TABLE, (torch.ones(4),), FLOAT32, None, self.METHODS[:2])
 
@@ -125,7 +114,6 @@ class TestMethods:
 class TestNewTensors:
     @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (4, 1, 2), (1, 20_000)])
     def test_are_of_another_rows_shape(self, shape):
-        """They are plain and row-major, of another dtype if asked for, and share no memory."""
         made = _native.new_tensors("backend", read(torch.ones(shape)), np.dtype(np.float64), 3, TABLE, FLOAT_CODE)
         assert (made.backend, made.shape, made.dtype) == ("backend", shape, np.dtype(np.float64))
         assert [type(tensor) for tensor in made.arrays] == [torch.Tensor] * 3
@@ -137,14 +125,12 @@ class TestNewTensors:
 
     @pytest.mark.parametrize("length", [16, 1 << 18])
     def test_are_folded_into(self, length):
-        """A row of them is a target like any other, for small memory and for large."""
         row = read(*[torch.full((length,), 2.0**r) for r in range(3)])
         made = _native.new_tensors("backend", row, FLOAT32, 2, TABLE, FLOAT_CODE)
         assert _native.RowFold((DTYPES.index("float32"),), OPS.index("SUM"), 0, 0).fold([row], [made])
         assert all((tensor == 7).all() for tensor in made.arrays)
 
     def test_give_their_memory_back(self):
-        """To the cache, whatever thread drops the last of its owners."""
         before = _native.memory_info()["used_bytes"]
         row = _native.new_tensors("backend", read(torch.ones(1 << 18)), FLOAT32, 1, TABLE, FLOAT_CODE)
         held = [row.arrays[0][1:]]
@@ -157,14 +143,12 @@ class TestNewTensors:
         assert _native.memory_info()["used_bytes"] == before
 
     def test_of_unknown_kinds_are_the_frameworks_error(self):
-        """And nothing is lost: the memory is given back."""
         row, before = read(torch.ones(1 << 18)), _native.memory_info()["used_bytes"]
         with pytest.raises(Exception, match="code"):
             _native.new_tensors("backend", row, FLOAT32, 2, TABLE, 99)
         assert _native.memory_info()["used_bytes"] == before
 
     def test_need_a_dtype_and_a_count(self):
-        """A name is no dtype, and none is no row."""
         row = read(torch.ones(3))
         with pytest.raises(TypeError, match=r"^The dtype is no numpy\.dtype\.$"):
             _native.new_tensors("backend", row, "float32", 2, TABLE, FLOAT_CODE)
@@ -174,13 +158,11 @@ class TestNewTensors:
 
 class TestTables:
     def test_of_another_version_are_not_believed(self):
-        """The layout of a table is known for one major version."""
         table, _kept = foreign_table(2)
         with pytest.raises(ValueError, match="unknown version"):
             _native.read_tensors("backend", table, (torch.ones(3),), FLOAT32)
 
     def test_without_functions_are_refused(self):
-        """The standard lets a framework leave one out."""
         table, _kept = foreign_table(1)
         with pytest.raises(ValueError, match="unknown version"):
             _native.new_tensors("backend", read(torch.ones(3)), FLOAT32, 1, table, FLOAT_CODE)

@@ -56,13 +56,11 @@ class TestInstallation:
         )
 
     def test_with_its_own_module_reduces(self):
-        """The same copy of the module as above, unspoiled."""
         assert words_of("") == "[4.]"
 
 
 class TestNames:
     def test_are_those_of_the_library(self):
-        """Every dtype, op and way to accumulate has one number, which is the place of its name in the module."""
         assert sorted(DTYPES) == sorted([*REDUCIBLE, "bool"])
         assert sorted(OPS) == sorted(op.name for op in ReduceOp)
         assert sorted(ACCUMULATIONS) == ["exact", "native"]

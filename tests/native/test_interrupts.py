@@ -54,7 +54,6 @@ def interrupted(signal, before=""):
 @pytest.mark.skipif(sys.platform == "win32", reason="os.kill ends a process there")
 class TestInterrupt:
     def test_ends_a_long_reduction(self, capsys):
-        """Ctrl-C ends the call, says what is undefined, and leaves the process healthy and the inputs as they were."""
         report = interrupted("SIGINT")
         with capsys.disabled():
             print(f"\nCtrl-C was answered after {1000 * report['taken']:.0f} ms; 200 ms are meant")  # noqa: T201
@@ -64,13 +63,11 @@ class TestInterrupt:
         assert report["same"]
 
     def test_may_be_any_exception_of_any_handler(self):
-        """Whatever a signal handler raises ends the call in the same way."""
         report = interrupted("SIGALRM")
         assert report["caught"] == ["Alarm", NOTE]
         assert report["right"]
 
     def test_ends_the_numpy_kernel_too(self):
-        """Without the native core the answer is the same."""
         report = interrupted(
             "SIGINT", before="host_fold.native.HAS_NATIVE = False; host_fold._warn_without_native = lambda: 0"
         )

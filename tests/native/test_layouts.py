@@ -13,7 +13,6 @@ OPS = ("sum", "mean")
 
 
 def replicas_of(dtype):
-    """Return four contributions."""
     return [mixed_values(r, SHAPE, dtype) for r in range(4)]
 
 
@@ -27,7 +26,6 @@ class TestAllReduce:
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("op", OPS)
     def test_takes_arrays_as_they_lie(self, op, dtype, layout):
-        """Strided, reversed, column-major, unaligned, byte-swapped, read-only: the bits of a row-major copy."""
         hostile = [Hostile(value, layout) for value in replicas_of(dtype)]
         seen = [np.ascontiguousarray(h.array, h.array.dtype.newbyteorder("=")) for h in hostile]
         results = treefold.all_reduce([h.array for h in hostile], op)
@@ -39,7 +37,6 @@ class TestAllReduce:
     @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
     @pytest.mark.parametrize("is_in_place", [True, False], ids=["in place", "beside"])
     def test_writes_out_as_it_lies(self, dtype, layout, is_in_place):
-        """Results are written into arrays of any layout, and nowhere else."""
         values = replicas_of(dtype)
         sources = [Hostile(value, layout) for value in values]
         targets = sources if is_in_place else [Hostile(np.zeros(SHAPE, dtype), layout) for _ in values]

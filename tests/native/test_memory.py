@@ -19,7 +19,6 @@ NBYTES = 4 * SHAPE[0]
 
 
 def info(name):
-    """Return one number of the cache."""
     return treefold.host_memory_info()[name]
 
 
@@ -34,12 +33,10 @@ def _empty_cache():
 
 
 def reduced():
-    """Return two new results."""
     return treefold.all_reduce([owned(r, SHAPE) for r in range(2)])
 
 
 def printed(program, **environment):
-    """Return what a fresh process prints."""
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", program],
         capture_output=True,
@@ -54,7 +51,6 @@ def printed(program, **environment):
 
 class TestCache:
     def test_serves_the_second_call(self):
-        """The memory of results that are gone is used again."""
         before = reduced()[0].__array_interface__["data"][0] and info("hits")
         reduced()
         assert info("hits") == before + 2
@@ -70,7 +66,6 @@ class TestCache:
 
     @pytest.mark.parametrize("view", [lambda a: a[7:9], memoryview, lambda a: a.view(np.uint8).reshape(-1, 4)[::2].T])
     def test_takes_memory_back_from_the_last_owner(self, view):
-        """A view of a result, or a memoryview, keeps the memory of the result."""
         last = view(reduced()[0])
         assert info("used_bytes") >= NBYTES
         kept = info("cached_bytes")
@@ -78,7 +73,6 @@ class TestCache:
         assert info("cached_bytes") >= kept + NBYTES
 
     def test_does_not_touch_results_that_live(self):
-        """Results that are kept keep their values whatever is reduced later."""
         results = [treefold.all_reduce([owned(r, SHAPE), owned(r + 1, SHAPE)])[0] for r in range(5)]
         reduced()
         for r, result in enumerate(results):
@@ -96,7 +90,6 @@ class TestCache:
         assert {array.__array_interface__["data"][0] for array in again} == set(starts[-2:])
 
     def test_keeps_nothing_with_a_bound_of_0(self):
-        """A cache of 0 bytes is no cache, and results are right."""
         _native.set_memory_limit(0)
         for result in reduced():
             np.testing.assert_array_equal(result, owned_sum(2, SHAPE))
@@ -104,13 +97,11 @@ class TestCache:
         assert info("cached_bytes") == 0
 
     def test_shrinks_to_a_new_bound(self):
-        """A smaller bound frees at once what is too much."""
         reduced()
         _native.set_memory_limit(NBYTES // 2)
         assert info("cached_bytes") == 0
 
     def test_takes_its_bound_from_the_environment(self):
-        """TREEFOLD_HOST_CACHE_BYTES is the bound of a process, 0 included."""
         program = (
             "import numpy as np, treefold\n"
             "for turn in range(3):\n"
@@ -122,7 +113,6 @@ class TestCache:
         )
 
     def test_is_emptied_when_asked(self):
-        """empty_cache gives memory back, and living results keep theirs."""
         living = reduced()
         reduced()
         treefold.empty_cache()
@@ -132,7 +122,6 @@ class TestCache:
     @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
     @not_sanitized
     def test_gives_memory_back_to_the_system(self):
-        """After empty_cache the process is smaller by what was cached."""
         program = (
             "import numpy as np, treefold\n"
             "def resident():\n"
@@ -149,7 +138,6 @@ class TestCache:
         assert printed(program) == "True True\n"
 
     def test_is_safe_to_use_from_many_threads(self):
-        """Results made, kept and freed by eight threads never share memory."""
         wrong = []
 
         def use(index):
@@ -174,7 +162,6 @@ class TestNewResults:
     @pytest.mark.parametrize("length", [1 << 14, 16_411, 300_007, 3_000_017])
     @pytest.mark.parametrize("dtype", ["float16", "float64", "complex128", "uint8"])
     def test_begin_at_a_cache_line(self, length, dtype):
-        """New results are aligned to 64 bytes, row-major, writable, and their own."""
         result = native.new_result((length, 8), np.dtype(dtype))
         assert result.ctypes.data % 64 == 0
         assert result.flags.carray
@@ -182,7 +169,6 @@ class TestNewResults:
 
     @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
     def test_may_be_empty(self, shape):
-        """A result without elements is an array like any other."""
         assert _native.empty(shape, np.dtype("float32")).shape == shape
 
 
@@ -225,7 +211,6 @@ class TestOutOfMemory:
 
     @not_sanitized
     def test_frees_the_cache_before_giving_up(self):
-        """Memory that is only kept for later never makes a result fail."""
         program = (
             "import resource, numpy as np, treefold\n"
             "treefold.all_reduce([np.ones(50 << 18, 'float32')] * 2)\n"

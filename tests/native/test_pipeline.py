@@ -32,7 +32,6 @@ class TestRunPipeline:
         assert given["stops"].tolist() == [[3, 6], [4, 7]]
 
     def test_leaves_what_never_happens(self):
-        """A task that waits for more chunks than there are does not start."""
         given = arguments(need_counts=np.array([[3, 3]], np.int32))
         run_pipeline(**given)
         assert np.isnan(given["starts"][1]).all()
@@ -53,6 +52,5 @@ class TestRunPipeline:
         ],
     )
     def test_refuses_what_would_read_elsewhere(self, changes, sentence):
-        """Before anything is read."""
         with pytest.raises(ValueError, match=rf"^run_pipeline got {sentence}\.$"):
             run_pipeline(**arguments(**changes))

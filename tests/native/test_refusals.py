@@ -18,12 +18,10 @@ def read_only():
 
 
 def fold(items, op=SUM, accumulate=EXACT, level=WIDEST, *weights):
-    """Call the core."""
     return _native.fold(items, op, accumulate, level, *weights)
 
 
 def one(sources, targets, dtype=FLOAT32):
-    """Return a batch of one item."""
     return [(dtype, sources, targets)]
 
 
@@ -77,19 +75,16 @@ REFUSED = {
 class TestFold:
     @pytest.mark.parametrize(("arguments", "sentence"), REFUSED.values(), ids=REFUSED)
     def test_says_what_was_got(self, arguments, sentence):
-        """What the core cannot fold is refused in one sentence."""
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
             fold(*arguments)
 
     def test_writes_nothing_before_refusing(self):
-        """A bad second item leaves the target of the first as it was."""
         target = np.arange(4, dtype=np.float32)
         with pytest.raises(ValueError, match=r"^fold got target 0 of item 1 with 3 elements"):
             fold([*one([FOUR], [target]), *one([FOUR], [np.zeros(3, np.float32)])])
         assert target.tolist() == [0, 1, 2, 3]
 
     def test_takes_read_only_sources(self):
-        """A source is only read."""
         target = np.ones(4, np.float32)
         fold(one([read_only()], [target]))
         assert not target.any()
@@ -97,29 +92,24 @@ class TestFold:
 
 class TestThreads:
     def test_are_at_least_one(self):
-        """No thread folds nothing."""
         with pytest.raises(ValueError, match=r"^The number of threads is 0, but one works at least\.$"):
             _native.set_num_threads(0)
 
     def test_are_bounded(self):
-        """However many are asked for, the core starts no more than serve."""
         _native.set_num_threads(2**62)
         assert _native.num_threads() == 1024
 
 
 class TestEmpty:
     def test_takes_no_objects(self):
-        """Memory of the cache holds no references."""
         with pytest.raises(ValueError, match=r"^An array of objects has no memory of its own\.$"):
             _native.empty((3,), np.dtype(object))
 
     def test_takes_no_negative_length(self):
-        """A shape counts elements."""
         with pytest.raises(ValueError, match=r"^A shape has no negative lengths\.$"):
             _native.empty((3, -1), np.dtype("float32"))
 
     def test_says_that_a_result_is_beyond_all_addresses(self):
-        """Sizes are counted in 64 bits and do not wrap."""
         with pytest.raises(
             MemoryError, match=r"^A result of this shape would have more bytes than there are addresses"
         ):

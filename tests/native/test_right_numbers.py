@@ -114,7 +114,6 @@ def folded(parts, fold, dtype, case):
 @pytest.mark.parametrize("op", ["SUM", "MEAN", "weighted MEAN"])
 @pytest.mark.parametrize("dtype", WIDTHS)
 def test_every_element_is_right(dtype, op):
-    """Of every kind of value, of 1 to 64 contributions, and of 1,000."""
     form, rng = WIDTHS[dtype], np.random.default_rng(len(dtype) + len(op))
     word, elements, wrong = f"u{form[0] // 8}", 0, []
     works = [(count, ELEMENTS) for count in COUNTS] + [(1000, MANY_REPLICAS)]

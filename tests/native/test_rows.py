@@ -20,7 +20,6 @@ FLOAT32, INT64, SUM, MEAN, WIDE, WIDEST = (
 
 
 def read(*arrays, place=None):
-    """Return arrays as a row."""
     return _native.read_arrays("backend", arrays, arrays, place)
 
 
@@ -30,7 +29,6 @@ def owned(count=3, length=5, dtype=np.float32):
 
 
 def fold(rows, targets, *, dtypes=(FLOAT32,), op=SUM, before=None):
-    """Fold rows into targets."""
     return _native.RowFold(dtypes, op, WIDE, WIDEST).fold(rows, targets, before)
 
 
@@ -42,7 +40,6 @@ class TestReadArrays:
     @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (4, 5)])
     @pytest.mark.parametrize("dtype", ["float32", "bool", "int8", "complex128", "float16"])
     def test_says_what_arrays_agree_in(self, shape, dtype):
-        """Shape, dtype, the arrays themselves, and where they lie."""
         arrays = tuple(np.zeros(shape, dtype) for _ in range(3))
         row = read(*arrays)
         assert (row.shape, row.dtype) == (shape, np.dtype(dtype))
@@ -70,21 +67,17 @@ class TestReadArrays:
         ],
     )
     def test_makes_no_row_of_anything_else(self, other):
-        """Another shape, dtype, layout, byte order, alignment or type than the first's, in either place."""
         assert read(np.zeros(5, np.float32), other()) is None
         assert read(other(), np.zeros(5, np.float32)) is None
 
     @pytest.mark.parametrize("dtype", ["M8[s]", "m8[us]", "S4", "U2", "V8", object, [("a", "f4")]])
     def test_makes_no_row_of_what_is_no_number(self, dtype):
-        """Dates have units that their number does not tell; objects, texts and records are never reduced."""
         assert read(np.zeros(3, dtype), np.zeros(3, dtype)) is None
 
     def test_makes_no_row_of_nothing(self):
-        """There is no first array."""
         assert read() is None
 
     def test_has_equal_keys_for_equal_kinds_only(self):
-        """Backend, dtype, count, shape and place tell rows apart; the memory does not."""
         key = read(*owned()).key
         assert key == read(*owned()).key
         assert hash(key) == hash(read(*owned()).key)
@@ -101,21 +94,18 @@ class TestReadArrays:
         assert len(set(keys)) == len(keys)
 
     def test_keeps_its_arrays_alive(self):
-        """A row may outlive all other owners."""
         row = read(*owned())
         result = read(np.zeros(5, np.float32))
         assert fold([row], [result])
         assert (result.arrays[0] == 7).all()
 
     def test_needs_a_view_of_each_array(self):
-        """More arrays than views, or less, are a mistake of the caller."""
         with pytest.raises(ValueError, match=r"^A row has a view of each of its arrays\.$"):
             _native.read_arrays("backend", tuple(owned()), tuple(owned(2)))
 
 
 class TestNewArrays:
     def test_is_of_another_rows_shape(self):
-        """Its arrays are new, writable, and do not share memory."""
         row = _native.new_arrays("backend", read(*owned(3, (2, 3))), np.dtype("float64"), 4)
         assert (row.backend, row.shape, row.dtype, len(row.arrays)) == ("backend", (2, 3), np.dtype("float64"), 4)
         assert all(array.shape == (2, 3) and array.dtype == np.float64 for array in row.arrays)
@@ -123,14 +113,12 @@ class TestNewArrays:
         assert len(set(row.addresses)) == 4
 
     def test_has_an_array_at_least(self):
-        """None is no row."""
         with pytest.raises(ValueError, match=r"^A row has an array at least\.$"):
             _native.new_arrays("backend", read(*owned()), np.dtype("float32"), 0)
 
 
 class TestRowFold:
     def test_folds_in_place(self):
-        """Every array holds the sum; the same arrays read again are in place, too."""
         for again in (False, True):
             arrays = owned()
             row = read(*arrays)
@@ -139,20 +127,17 @@ class TestRowFold:
 
     @pytest.mark.parametrize("length", [0, 1, 5, 8_000, 300_007])
     def test_folds_into_given_arrays(self, length):
-        """On this thread at once, or by all threads: the contributions stay as they were."""
         arrays, ends = owned(3, length), owned(2, length)
         assert fold([read(*arrays)], [read(*ends)])
         assert all((end == 7).all() for end in ends)
         assert [array[:1].tolist() for array in arrays] == [[2.0**r][:length] for r in range(3)]
 
     def test_folds_several_rows(self):
-        """Each by the loop of its own dtype."""
         rows = [read(*owned()), read(*owned(4, 2, np.int64))]
         assert fold(rows, rows, dtypes=(FLOAT32, INT64))
         assert [row.arrays[0][0] for row in rows] == [7, 15]
 
     def test_lets_contributions_share_memory(self):
-        """What is only read may come twice, also in part."""
         memory = np.arange(8, dtype=np.float32)
         end = read(np.zeros(5, np.float32))
         assert fold([read(memory[:5], memory[2:7], memory[:5])], [end])
@@ -170,7 +155,6 @@ class TestRowFold:
         ],
     )
     def test_does_nothing_where_a_target_shares_memory(self, arrays):
-        """With a contribution, with another target, or as one contribution of several."""
         memory = np.arange(32, dtype=np.float32)
         sources, ends = arrays(memory)
         row, noted = read(*sources), []
@@ -179,7 +163,6 @@ class TestRowFold:
         assert not noted
 
     def test_does_nothing_where_a_target_is_read_only(self):
-        """Nor to the other arrays."""
         arrays = owned()
         arrays[2].flags.writeable = False
         row = read(*arrays)
@@ -187,13 +170,11 @@ class TestRowFold:
         assert [array[0] for array in arrays] == [1, 2, 4]
 
     def test_sees_that_an_array_was_locked_when_it_was_read(self):
-        """A row is of the moment in which it was read."""
         locked = np.zeros(5, np.float32)
         locked.flags.writeable = False
         assert fold([read(*owned())], [read(locked)]) is False
 
     def test_says_that_it_will_write(self):
-        """Before the first element is written; what is raised there leaves everything as it was."""
         arrays = owned()
         row = read(*arrays)
 
@@ -227,12 +208,10 @@ class TestRowFold:
         ],
     )
     def test_refuses_what_does_not_fit(self, rows, targets, dtypes, sentence):
-        """It is called with what was planned, and still looks."""
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
             fold([read(*row) for row in rows], [read(*row) for row in targets], dtypes=dtypes)
 
     def test_writes_nothing_before_refusing(self):
-        """A bad second row leaves the first as it was."""
         good, bad = read(*owned()), read(*owned(dtype=float))
         with pytest.raises(ValueError, match=r"^RowFold got row 1"):
             fold([good, bad], [good, bad], dtypes=(FLOAT32, FLOAT32))
@@ -240,18 +219,15 @@ class TestRowFold:
 
     @pytest.mark.parametrize("rows", [[None], ["row"], [np.zeros(3, np.float32)]])
     def test_takes_rows_only(self, rows):
-        """Anything else is refused, not read."""
         with pytest.raises((TypeError, RuntimeError)):
             fold(rows, rows)
 
     @pytest.mark.parametrize(("op", "dtypes", "sentence"), [(9, (FLOAT32,), "no op 9"), (-1, (FLOAT32,), "no op -1")])
     def test_knows_its_ops(self, op, dtypes, sentence):
-        """When it is made, not when it is used."""
         with pytest.raises(ValueError, match=sentence):
             _native.RowFold(dtypes, op, WIDE, WIDEST)
 
     def test_gives_means_of_integers_as_floats(self):
-        """Which need arrays of another dtype, even where elements are as wide."""
         row, end = read(*owned(3, 4, np.int64)), read(np.zeros(4))
         assert fold([row], [end], dtypes=(INT64,), op=MEAN)
         assert end.arrays[0].tolist() == [7 / 3] * 4

@@ -26,7 +26,6 @@ def is_right(shape, index):
 class TestCallingThreads:
     @pytest.mark.parametrize("shape", [(257,), (40_011,)])
     def test_a_thousand_at_once_give_a_thousand_right_results(self, shape):
-        """All threads start together; who finds the pool busy folds alone."""
         start = threading.Barrier(1000)
         right = []
 
@@ -42,7 +41,6 @@ class TestCallingThreads:
         assert right == [True] * 1000
 
     def test_may_change_the_number_of_threads_meanwhile(self):
-        """A new number holds from the next call on, whoever is calling."""
         stopped = threading.Event()
 
         def change():
@@ -205,7 +203,6 @@ class TestFork:
         assert report_of(FORK_IN_HANDLER) == "True [0, 0, 0, 0, 0]\n"
 
     def test_leaves_parent_and_child_working(self):
-        """Forked while two threads reduce, every child reduces right, with as many threads, and so does the parent."""
         assert report_of(FORK) == "True\n"
 
 
@@ -261,7 +258,6 @@ class TestFloatingPointMode:
         assert report_of(MODE_IN_HANDLER) == "True True True\n"
 
     def test_changes_no_weight(self):
-        """Weights are cut in two before a fold begins."""
         rng = np.random.default_rng(0)
         arrays, weights = [rng.normal(size=1000) for _ in range(8)], rng.integers(2**52, 2**53, 8).tolist()
         expected = treefold.all_reduce(arrays, "mean", weights=weights)[0]

@@ -25,19 +25,16 @@ class TestLimits:
         assert packed(PackingPolicy(num_packs=1, bytes_per_pack=0), 1, 1) == [[0, 1]]
 
     def test_of_one_pack_is_one_pack(self):
-        """1 is not 0, which is none; with small gradients to be grouped, it still wins."""
         assert packed(PackingPolicy(num_packs=1, agg_small_grads_max_bytes=4, agg_small_grads_max_group=1), 1, 1) == [
             [0, 1]
         ]
 
     @pytest.mark.parametrize(("max_bytes", "expected"), [(3, [[0], [1]]), (4, [[0, 1]])])
     def test_of_small_gradients_may_be_met(self, max_bytes, expected):
-        """A value of 4 bytes is small if small is 4 bytes."""
         policy = PackingPolicy(agg_small_grads_max_bytes=max_bytes, agg_small_grads_max_group=2)
         assert packed(policy, 1, 1) == expected
 
     def test_of_one_are_limits(self):
-        """Groups of values of at most 1 byte, and groups of 1."""
         ones = [Item(leaf, "int8", 1) for leaf in range(2)]
         assert len(PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=2).packs(ones, 2)) == 1
         assert len(PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=1).packs(ones, 2)) == 2
@@ -45,10 +42,8 @@ class TestLimits:
 
 class TestDefaults:
     def test_of_a_policy_are_none(self):
-        """Nothing is packed."""
         assert dataclasses.astuple(PackingPolicy()) == (0, 0, 0, 0)
         assert packed(PackingPolicy(), 1, 1) == [[0], [1]]
 
     def test_of_a_constructor_are_tensorflows(self):
-        """``AllReduceCrossDeviceOps`` groups none, by tens if asked to."""
         assert dataclasses.astuple(PackingPolicy.checked("ops", 3)) == (3, 0, 10, 0)

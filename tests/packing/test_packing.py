@@ -17,7 +17,6 @@ def items(*lengths, dtype="float32"):
 
 
 def sizes(policy, lengths, num_devices=4):
-    """Return the lengths of the packs."""
     return [pack.length for pack in policy.packs(items(*lengths), num_devices)]
 
 
@@ -52,7 +51,6 @@ class TestNumPacks:
         assert sizes(PackingPolicy(num_packs=num_packs), [total]) == expected
 
     def test_cuts_values_where_it_must(self):
-        """A value may lie in several packs, and a pack may hold parts of several values."""
         assert PackingPolicy(num_packs=3).packs(items(4, 0, 1, 5), 4) == (
             Pack("float32", (Fragment(0, 0, 4),)),
             Pack("float32", (Fragment(2, 0, 1), Fragment(3, 0, 2))),
@@ -60,21 +58,17 @@ class TestNumPacks:
         )
 
     def test_zero_packs_nothing(self):
-        """Every value travels alone, and those without elements not at all."""
         assert sizes(PackingPolicy(num_packs=0), [4, 0, 1, 5]) == [4, 1, 5]
 
     @pytest.mark.parametrize("num_devices", [1, 2, 5, 8])
     def test_auto_is_the_number_of_devices(self, num_devices):
-        """So every device is the root of one pack."""
         assert len(sizes(PackingPolicy(num_packs="auto"), [100], num_devices)) == num_devices
 
     def test_auto_counts_devices_and_not_replicas(self):
-        """Two replicas on one device give one pack for it."""
         value = PerReplica([np.zeros(9, "float32")] * 4, ["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
         assert HierarchicalCopyAllReduce("auto").plan(value, value, walked=True).num_packs == 2
 
     def test_is_counted_per_dtype(self):
-        """Each dtype is packed by itself, in order of first appearance, and no pack mixes them."""
         values = [Item(0, "float16", 3), Item(1, "int32", 4), Item(2, "float16", 3)]
         packs = PackingPolicy(num_packs=2).packs(values, 4)
         expected = [("float16", 3), ("float16", 3), ("int32", 2), ("int32", 2)]
@@ -100,18 +94,15 @@ class TestBytesPerPack:
         assert contents(PackingPolicy(bytes_per_pack=max_bytes), items(1, 2, 3, 4, 5, 6)) == expected
 
     def test_counts_bytes_and_not_elements(self):
-        """The same lengths fill packs of 2-byte and 8-byte elements differently."""
         policy = PackingPolicy(bytes_per_pack=16)
         assert contents(policy, items(4, 4, 4, dtype="float16")) == [[0, 1], [2]]
         assert contents(policy, items(4, 4, 4, dtype="float64")) == [[0], [1], [2]]
 
     def test_leaves_out_values_without_elements(self):
-        """Wherever they stand, and those behind them travel."""
         assert contents(PackingPolicy(bytes_per_pack=8), items(0, 1, 0, 1, 0, 1, 0)) == [[1, 3], [5]]
         assert contents(PackingPolicy(bytes_per_pack=8), items(0, 0)) == []
 
     def test_does_not_fill_an_earlier_pack_later(self):
-        """Values stay in input order, small ones behind a large one too."""
         assert contents(PackingPolicy(bytes_per_pack=8), items(1, 9, 1, 1)) == [[0], [1], [2, 3]]
 
 
@@ -136,14 +127,12 @@ class TestAggregation:
         assert contents(policy, items(*lengths)) == expected
 
     def test_takes_every_dtype_by_itself(self):
-        """TensorFlow groups float32 only; here each dtype has its groups, in input order."""
         values = [Item(0, "float32", 2), Item(1, "float16", 2), Item(2, "float32", 2), Item(3, "float16", 30)]
         policy = PackingPolicy(agg_small_grads_max_bytes=40, agg_small_grads_max_group=10)
         assert contents(policy, values) == [[0, 2], [1], [3]]
 
     @pytest.mark.parametrize(("max_bytes", "max_group"), [(0, 10), (40, 0), (0, 0)])
     def test_is_off_where_a_limit_is_zero(self, max_bytes, max_group):
-        """Then every value travels alone."""
         policy = PackingPolicy(agg_small_grads_max_bytes=max_bytes, agg_small_grads_max_group=max_group)
         assert contents(policy, items(1, 1)) == [[0], [1]]
 
@@ -169,7 +158,6 @@ class TestPrecedence:
         assert [action.pack for action in folds] == list(range(plan.num_packs))
 
     def test_of_a_call_leaves_the_ops_as_they_were(self):
-        """``bytes_per_pack`` of one call is forgotten after it."""
         policy = PackingPolicy(num_packs=3)
         assert policy.with_bytes_per_pack(0) is policy
         assert policy.with_bytes_per_pack(8) == PackingPolicy(num_packs=3, bytes_per_pack=8)
@@ -190,7 +178,6 @@ VALUES = st.lists(
 class TestPacks:
     @given(policy=POLICIES, values=VALUES, num_devices=st.integers(1, 17))
     def test_put_every_element_into_exactly_one_pack(self, policy, values, num_devices):
-        """Nothing is lost, nothing travels twice, no pack is empty, none mixes dtypes."""
         packs = policy.packs(values, num_devices)
         found = sorted((f.leaf, e) for pack in packs for f in pack.fragments for e in range(f.start, f.stop))
         assert found == [(item.leaf, element) for item in values for element in range(item.length)]
@@ -204,7 +191,6 @@ class TestPacks:
 
     @given(policy=POLICIES, values=VALUES)
     def test_keep_the_input_order(self, policy, values):
-        """Within a pack leaves ascend; without aggregation they ascend over all packs of a dtype."""
         aggregates = not policy.bytes_per_pack and policy.num_packs == 0
         for _dtype, packs in packs_by_dtype(policy, values):
             places = [[(f.leaf, f.start) for f in pack.fragments] for pack in packs]
@@ -216,7 +202,6 @@ class TestPacks:
 
     @given(values=VALUES, num_packs=st.integers(1, 20))
     def test_are_balanced(self, values, num_packs):
-        """Packs of one dtype differ by at most one element, and the larger ones come first."""
         for dtype, packs in packs_by_dtype(PackingPolicy(num_packs=num_packs), values):
             lengths = [pack.length for pack in packs]
             assert lengths == sorted(lengths, reverse=True)
@@ -235,7 +220,6 @@ class TestPacks:
 
     @given(values=VALUES, max_bytes=st.integers(1, 60), max_group=st.integers(1, 5))
     def test_group_small_values_only(self, values, max_bytes, max_group):
-        """A group has at most ``max_group`` values, all small, and only the last group of a dtype may have room."""
         policy = PackingPolicy(agg_small_grads_max_bytes=max_bytes, agg_small_grads_max_group=max_group)
         for dtype, packs in packs_by_dtype(policy, values):
             is_small = [[f.length * itemsize(dtype) <= max_bytes for f in pack.fragments] for pack in packs]

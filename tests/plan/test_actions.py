@@ -15,37 +15,30 @@ CONCAT = Concat((Range(0, 4, 6), Range(2, 0, 4)), Range(1, 14, 20), pack=3, fina
 class TestFills:
     @pytest.mark.parametrize("action", [COPY, COMBINE])
     def test_all_of_the_target_by_each_source_of_a_copy_or_a_fold(self, action):
-        """Every source has the target's length."""
         assert list(fills(action)) == [(source, action.target) for source in action.sources]
 
     def test_the_target_of_a_concatenation_part_by_part(self):
-        """One source behind the other."""
         assert list(fills(CONCAT)) == [(Range(0, 4, 6), Range(1, 14, 16)), (Range(2, 0, 4), Range(1, 16, 20))]
 
 
 class TestCut:
     def test_takes_the_same_elements_of_every_source_of_a_fold(self):
-        """They are contributions to the same elements."""
         assert cut(COMBINE, 1, 3) == Combine((Range(0, 5, 7), Range(2, 1, 3)), Range(1, 15, 17), pack=3, final=True)
 
     def test_takes_the_elements_of_a_copy(self):
-        """Counted from the first one of the target."""
         assert cut(COPY, 1, 3) == Copy(Range(0, 5, 7), Range(1, 15, 17), pack=3)
 
     def test_leaves_out_sources_of_a_concatenation_of_which_nothing_is_taken(self):
-        """A chunk may lie within one of them, or across several."""
         assert cut(CONCAT, 2, 5).sources == (Range(2, 0, 3),)
         assert cut(CONCAT, 1, 5).sources == (Range(0, 5, 6), Range(2, 0, 3))
 
     @pytest.mark.parametrize("action", [COPY, COMBINE, CONCAT])
     def test_gives_back_the_whole(self, action):
-        """From the first element to the last."""
         assert cut(action, 0, 6) == action
 
 
 class TestBuffersOfLeaves:
     def test_are_counted_by_the_movement(self):
-        """One input per replica, one output per destination."""
         movement = star("gpu:0").movement(one_array([f"gpu:{r}" for r in range(3)], 6))
         for role in (Role.INPUT, Role.OUTPUT):
             (found,) = buffers_of_leaves(movement, role)
@@ -74,7 +67,6 @@ class TestDtypeIn:
         assert dtype_in(role, Leaf("int8", goal), Fold(ReduceOp.MEAN)) == expected.replace("float32", result)
 
     def test_is_the_leafs_own_where_nothing_is_folded(self):
-        """Broadcasting and gathering know no fold."""
         assert {dtype_in(role, Leaf("int8", Goal.COPY), None) for role in Role} == {"int8"}
 
     def test_may_be_the_frameworks_own_for_results(self):

@@ -35,17 +35,14 @@ def at(name, start=0, stop=4):
 
 
 def copy(source, target):
-    """Return a copy."""
     return Copy(source, target, 0)
 
 
 def combine(*sources, to, final=True):
-    """Return a fold."""
     return Combine(sources, to, 0, final)
 
 
 def concat(*sources, to, final=False):
-    """Return a concatenation."""
     return Concat(sources, to, 0, final)
 
 
@@ -136,23 +133,19 @@ ALL = (IN0, IN1, OUT, AWAY, HERE, SUM, DONE)
 
 class TestProve:
     def test_proves_a_movement_that_holds(self):
-        """Both contributions meet once, on the destination."""
         assert prove([WHOLE]).proof == Proof(is_flat=True, folds_whole=True, reaches_across=False)
 
     @pytest.mark.parametrize(("changes", "sentence"), BUFFERS)
     def test_refuses_wrong_buffers(self, changes, sentence):
-        """Names, lengths and positions are checked before the first step."""
         with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
             prove([WHOLE], **changes)
 
     @pytest.mark.parametrize(("step", "sentence"), STEPS)
     def test_refuses_a_wrong_step(self, step, sentence):
-        """Each fault has its own sentence, which says in which step it is."""
         with pytest.raises(PlanError, match=rf"^The plan does not hold: in step 1, {re.escape(sentence)}$"):
             prove(step, buffers=ALL)
 
     def test_refuses_to_fold_a_result(self):
-        """What is finished is not folded again."""
         again = combine(at("done"), at("in1"), to=at("out"))
         steps = [combine(at("in0"), at("in1"), to=at("done"))], [again]
         sentence = "in step 2, it folds what is already a result, or what must not be folded."
@@ -160,7 +153,6 @@ class TestProve:
             prove(*steps, buffers=(IN0, IN1, OUT, DONE))
 
     def test_refuses_to_divide_rows_twice(self):
-        """Rows that were divided by the number of replicas are not divided again."""
         out = dataclasses.replace(OUT, length=8)
         steps = (
             [concat(at("in0"), to=at("done"), final=True)],
@@ -177,7 +169,6 @@ class TestProve:
             prove(*steps, buffers=ALL)
 
     def test_refuses_work_for_nobody(self):
-        """What is computed is used."""
         sentence = r"^The plan does not hold: elements 0:4 of here are computed and never used\.$"
         with pytest.raises(PlanError, match=sentence):
             prove([WHOLE, copy(at("in0"), at("here"))], buffers=(IN0, IN1, OUT, HERE))
@@ -193,14 +184,12 @@ class TestProve:
             prove([copy(at("in0"), at("here"))], halves, buffers=(IN0, IN1, OUT, HERE))
 
     def test_refuses_an_incomplete_output(self):
-        """Every element of every output must be there."""
         half = combine(at("in0", 0, 2), at("in1", 0, 2), to=at("out", 0, 2))
         sentence = r"^The plan does not hold: out does not end up with its 4 elements of the result\.$"
         with pytest.raises(PlanError, match=sentence):
             prove([half])
 
     def test_refuses_elements_in_the_wrong_place(self):
-        """The result must be in order."""
         halves = [
             combine(at("in0", a, a + 2), at("in1", a, a + 2), to=at("out", b, b + 2)) for a, b in ((0, 2), (2, 0))
         ]
@@ -237,12 +226,10 @@ class TestProve:
             assert not prove(*steps, buffers=(IN0, IN1, OUT, SUM)).proof.folds_whole
 
     def test_finds_folds_across_devices(self):
-        """What folds ranges of two devices holds, and needs one memory."""
         away = dataclasses.replace(IN1, device="gpu:1")
         assert prove([WHOLE], buffers=(IN0, away, OUT)).proof.reaches_across
 
     def test_allows_folding_into_its_own_source(self):
-        """Adding x to acc reads and writes one range, which is no conflict."""
         third = Buffer("in2", "gpu:0", 4, Role.INPUT, 0, 2)
         steps = (
             [combine(at("in0"), at("in1"), to=at("sum"), final=False)],
@@ -254,7 +241,6 @@ class TestProve:
         )
 
     def test_accepts_a_leaf_without_elements(self):
-        """Nothing is to be done for it, and nothing is done."""
         buffers = tuple(dataclasses.replace(buffer, length=0) for buffer in (IN0, IN1, OUT))
         assert prove(buffers=buffers).steps == ()
 

@@ -46,14 +46,11 @@ by_name = {"ids": lambda kind: kind.__name__}
 class TestData:
     @pytest.mark.parametrize("kind", [importlib.import_module("treefold.fold").Fold, *FROZEN], **by_name)
     def test_is_frozen(self, kind):
-        """No field of it can be set."""
         assert kind.__dataclass_params__.frozen
 
     @pytest.mark.parametrize("kind", SMALL, **by_name)
     def test_has_slots(self, kind):
-        """It holds its fields and nothing else: a plan has tens of thousands of some of them."""
         assert "__slots__" in vars(kind)
 
     def test_is_found(self):
-        """The rooms' main nouns are among what is looked at."""
         assert {kind.__name__ for kind in FROZEN} >= {"Plan", "Pack", "Route", "Tree", "IndexedSlices"}

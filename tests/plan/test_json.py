@@ -39,7 +39,6 @@ class TestToJson:
     @pytest.mark.parametrize("count", range(1, 18))
     @pytest.mark.parametrize("ops", OPS, ids=repr)
     def test_is_read_back_as_the_same_plan(self, ops, count):
-        """On the host and on devices, whatever the planner, the packs and the batch."""
         hosts = batch(count, lambda array, _: array)
         tree = PerReplica([value["0"] for value in hosts[0][0]])
         with additional_backend(FakeBackend(count)) as fake:
@@ -52,7 +51,6 @@ class TestToJson:
             assert (again.guarantee, again.hops, str(again)) == (plan.guarantee, plan.hops, str(plan))
 
     def test_is_plain(self):
-        """The format is written down here, so that other programs can read it."""
         value = PerReplica([owned(r, (4,)) for r in range(2)])
         plan = HierarchicalCopyAllReduce().plan(value, value, walked=True)
         assert json.loads(plan.to_json()) == {
@@ -131,21 +129,18 @@ class TestFromJson:
         ],
     )
     def test_refuses_what_is_no_plan(self, text, problem):
-        """Each fault has its sentence, and nothing is guessed."""
         sentence = ".*" if problem is None else re.escape(problem)
         whole = rf"^This text is no plan: {sentence}\. Write plans with plan\.to_json\(\)\.$"
         with pytest.raises(PlanError, match=whole):
             from_json(text)
 
     def test_refuses_what_is_too_long(self, monkeypatch):
-        """A text that no plan would fill is not parsed."""
         monkeypatch.setattr("treefold.plan.serialize._MAX_CHARACTERS", 3)
         sentence = r"^This text is no plan: it has 4 characters, more than 3\. Write plans with plan\.to_json\(\)\.$"
         with pytest.raises(PlanError, match=sentence):
             from_json("    ")
 
     def test_proves_what_it_reads(self):
-        """A text that was changed on the way to something wrong is refused by the proof."""
         steps = json.loads(written())["steps"]
         sentence = r"^The plan does not hold: in step 1, elements 0:4 of scratch4 are read before they are written\.$"
         with pytest.raises(PlanError, match=sentence):

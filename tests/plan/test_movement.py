@@ -52,19 +52,16 @@ def gathered(goal):
 
 class TestMovement:
     def test_counts_its_packs(self):
-        """As many as its actions name."""
         assert made().num_packs == 3
         assert made(length=1).num_packs == 1
 
     def test_is_equal_if_it_moves_the_same(self):
-        """Two requests of the same are planned alike."""
         assert made() == made()
         assert made() != made(length=101)
 
 
 class TestDigest:
     def test_is_128_bits_in_hexadecimal(self):
-        """Short enough to compare within a message."""
         assert len(made().digest) == 32
         assert int(made().digest, 16) < 2**128
 
@@ -73,7 +70,6 @@ class TestDigest:
         assert made(("gpu:0", "gpu:1"), 4, method=star("gpu:0")).digest == "297f328c9062350e5abf96accdc4c958"
 
     def test_of_the_same_request_is_the_same(self):
-        """Equal movements have equal digests."""
         assert made().digest == made().digest
 
     @pytest.mark.parametrize("seed", ["0", "1", "random"])
@@ -102,11 +98,9 @@ class TestDigest:
         ids=["length", "dtype", "device", "order", "packs", "method"],
     )
     def test_changes_with_what_moves(self, other):
-        """A length, a dtype, a device, their order, the packs and the steps all count."""
         assert other.digest != made().digest
 
     def test_changes_with_every_action(self):
-        """An action of another pack is another movement, wherever it stands."""
         movement = made()
         numbers = [(s, a) for s, step in enumerate(movement.steps) for a in range(len(step.actions))]
         others = [dataclasses.replace(movement, steps=changed(movement, s, a, pack=7)) for s, a in numbers]
@@ -121,12 +115,10 @@ class TestDigest:
         assert dataclasses.replace(movement, steps=(fold, *apart)).digest != movement.digest
 
     def test_changes_with_the_goal(self):
-        """Rows that are divided are not rows as they are."""
         parts = dataclasses.replace(gathered(Goal.ROWS), leaves=(Leaf("float32", Goal.GATHER),))
         assert parts.digest == gathered(Goal.GATHER).digest != gathered(Goal.ROWS).digest
 
     def test_does_not_change_with_the_names_of_buffers(self):
-        """Names are for people."""
         movement = made()
         buffers = tuple(dataclasses.replace(b, name=f"buffer {n}") for n, b in enumerate(movement.buffers))
         assert dataclasses.replace(movement, buffers=buffers).digest == movement.digest

@@ -369,7 +369,6 @@ class TestProve:
 
     @pytest.mark.parametrize("count", range(2, 10))
     def test_accepts_what_planners_make(self, count):
-        """The plans themselves hold, by the proof and by the interpreter."""
         for draft in drafts(count):
             assert draft.proved().steps == draft.steps
             assert Interpreter(draft).is_right()

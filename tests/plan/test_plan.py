@@ -40,26 +40,22 @@ def made(num_replicas=3, length=8, ops=None, *, walked=True):
 
 
 def movement_of(plan):
-    """Return what a plan moves."""
     return Movement(leaves=plan.leaves, buffers=plan.buffers, steps=plan.steps)
 
 
 class TestPlan:
     def test_is_frozen(self):
-        """No field can be set, on the plan or on anything inside."""
         plan = made()
         for part in (plan, plan.leaves[0], plan.buffers[0], plan.steps[0], plan.steps[0].actions[0], plan.hops[0]):
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(part, dataclasses.fields(part)[0].name, None)
 
     def test_holds_tuples_only(self):
-        """There is no list inside that could be changed."""
         plan = made()
         inside = [plan.leaves, plan.buffers, plan.steps, plan.notes, plan.steps[0].actions, plan.hops]
         assert {type(part) for part in inside} == {tuple}
 
     def test_is_equal_if_it_means_the_same(self):
-        """Two ops objects plan the same call alike, and the plans can stand for each other in a set."""
         assert made() == made()
         assert made() is not made()
         assert {made(), made(), made(5)} == {made(), made(5)}
@@ -68,18 +64,15 @@ class TestPlan:
         "other", [made(5), made(length=9), made(ops=HierarchicalCopyAllReduce(2)), made(ops=ReductionToOneDevice())]
     )
     def test_is_different_if_it_means_something_else(self, other):
-        """Replicas, lengths, packs and planners all count."""
         assert made() != other
 
     def test_does_not_depend_on_the_values(self):
-        """Other numbers of the same shape and dtype give the same plan, and one plan serves every op."""
         ops = HierarchicalCopyAllReduce()
         values = [PerReplica([owned(r + k, (8,)) for r in range(3)]) for k in range(2)]
         plans = [ops.reduce(op, value, value).plan for op in ("sum", "max") for value in values]
         assert plans == [made(walked=False)] * 4
 
     def test_is_proved_as_it_is_made(self):
-        """A plan that does not hold does not exist, made by hand or by ``dataclasses.replace``."""
         fields = {field.name: getattr(made(), field.name) for field in dataclasses.fields(Plan) if field.init}
         assert Plan(**fields) == made()
         with pytest.raises(PlanError, match=BROKEN):
@@ -88,13 +81,11 @@ class TestPlan:
             dataclasses.replace(made(), steps=())
 
     def test_has_no_proof_but_its_own(self):
-        """A proof cannot be handed in."""
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'proof'$"):
             Plan(**{field.name: getattr(made(), field.name) for field in dataclasses.fields(Plan)})
 
     @pytest.mark.parametrize(("changes", "sentence"), WORDS)
     def test_refuses_how_it_cannot_run(self, changes, sentence):
-        """Each fault has its own sentence."""
         with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
             dataclasses.replace(made(), **changes)
 
@@ -109,7 +100,6 @@ class TestPlan:
 
     @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])  # noqa: S301
     def test_survives_copying(self, duplicate):
-        """A copy of a proved plan is the same plan."""
         assert duplicate(made()) == made()
 
     def test_names_the_leaves_of_its_own_call(self):
@@ -121,11 +111,9 @@ class TestPlan:
         assert plans[0].digest == plans[1].digest
 
     def test_names_its_devices_in_order(self):
-        """The devices are those of the buffers, each once."""
         assert made(3).devices == ("cpu:0", "cpu:1", "cpu:2")
 
     def test_lists_its_hops(self):
-        """A hop is a copy between two devices, with its step, its pack and its bytes."""
         plan = made(3, 4, AllReduceCrossDeviceOps("hierarchical_copy", num_packs=2))
         assert plan.hops == (
             Hop(1, 0, "cpu:1", "cpu:0", 8),
@@ -150,7 +138,6 @@ class TestExecute:
         ],
     )
     def test_takes_nothing_but_a_plan(self, stranger, shown):
-        """A movement, or anything else, is refused before anything moves."""
         sentence = rf"^An executor runs a Plan and got {shown}\. Make one with ops\.plan or treefold\.plan\.Plan\.$"
         with pytest.raises(PlanError, match=sentence):
             execute(stranger, [], Fold(ReduceOp.SUM))
@@ -162,7 +149,6 @@ class TestExecute:
             execute(disguised, [])
 
     def test_runs_a_plan_that_was_read_from_json(self):
-        """What is read back runs like what was written."""
         with additional_backend(FakeBackend(3)) as fake:
             arrays = tuple(fake.array(owned(r, (8,)), f"gpu:{r}") for r in range(3))
             plan = HierarchicalCopyAllReduce().plan(PerReplica(arrays), fake.devices)

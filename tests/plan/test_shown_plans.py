@@ -12,14 +12,12 @@ from treefold.testing import owned
 
 @pytest.fixture
 def plan():
-    """Return the tree of three devices."""
     value = PerReplica([owned(r, (8,)) for r in range(3)])
     return HierarchicalCopyAllReduce().plan(value, value, walked=True)
 
 
 class TestPlan:
     def test_is_one_line(self, plan):
-        """What is done, with how much, on what, and with which promise; its text has all of it."""
         assert repr(plan) == (
             "<Plan: all_reduce by HierarchicalCopyAllReduce(num_packs=1): 1 array per replica, 3 replicas, 1 pack, on "
             "cpu:0, cpu:1, cpu:2; 6 steps, per_plan>"
@@ -27,7 +25,6 @@ class TestPlan:
         assert len(str(plan).splitlines()) == 3 + 6
 
     def test_of_many_devices_is_one_line(self):
-        """Of one pass, on more devices than a line has room for."""
         value = PerReplica([owned(r, (8,)) for r in range(40)])
         assert repr(HierarchicalCopyAllReduce(num_packs=7).plan(value, value)) == (
             "<Plan: all_reduce by HierarchicalCopyAllReduce(num_packs=7): 1 array per replica, 40 replicas, on cpu:0, "
@@ -35,7 +32,6 @@ class TestPlan:
         )
 
     def test_is_drawn_in_a_notebook(self, plan):
-        """As ``treefold`` draws it elsewhere."""
         drawn = ET.fromstring(plan._repr_html_())  # noqa: S314 - our own text
         title = drawn.find("{http://www.w3.org/2000/svg}title")
         assert title.text == "all_reduce by HierarchicalCopyAllReduce(num_packs=1) on 3 devices"
@@ -43,7 +39,6 @@ class TestPlan:
 
 class TestMovement:
     def test_is_one_line_and_drawn(self, plan):
-        """It knows nobody who planned it."""
         movement = Movement(leaves=plan.leaves, buffers=plan.buffers, steps=plan.steps)
         assert repr(movement) == str(movement) == "<Movement: 1 array, 3 devices, 6 steps>"
         assert "a movement on 3 devices" in movement._repr_html_()

@@ -89,7 +89,6 @@ class TestStr:
     @pytest.mark.parametrize("count", [1, 2, 3, 5])
     @pytest.mark.parametrize("ops", [ReductionToOneDevice(), HierarchicalCopyAllReduce()], ids=repr)
     def test_of_one_pass_on_the_host_has_no_steps(self, ops, count):
-        """What runs is listed, and nothing else: every element is folded once, whatever the ops."""
         devices = [f"cpu:{r}" for r in range(count)]
         s = "" if count == 1 else "s"
         one_pass = f"one pass:  fold {count} replica{s} into {count} result{s}, 1 array (16 B) each"
@@ -97,14 +96,12 @@ class TestStr:
 
     @pytest.mark.parametrize("count", [3, 5])
     def test_of_the_tree_is_had_on_request(self, count):
-        """``walked=True`` shows what devices with memories of their own would do."""
         devices = [f"cpu:{r}" for r in range(count)]
         head = headline("HierarchicalCopyAllReduce(num_packs=1)", count, devices)
         steps = TWO_LEVEL_STEPS[count].format(*devices)
         assert on_hosts(HierarchicalCopyAllReduce(), count, walked=True) == head + PER_PLAN + steps
 
     def test_of_one_pass_over_a_batch(self):
-        """Arrays that are treated alike share a line."""
         values = [PerReplica([owned(r, (4,), dtype) for r in range(3)]) for dtype in ("float32", "float64", "int8")]
         plan = HierarchicalCopyAllReduce().plan([(values[0], values[0]), (values[1], values[1]), (values[2], "cpu:0")])
         assert str(plan).splitlines()[3:] == [
@@ -121,14 +118,12 @@ class TestStr:
 
     @pytest.mark.parametrize(("count", "promise"), [(1, ORDERED), (2, ORDERED), (3, PER_PLAN), (5, PER_PLAN)])
     def test_of_two_levels_on_devices(self, count, promise):
-        """From three replicas on, partial folds travel."""
         devices = [f"gpu:{r}" for r in range(count)]
         head = headline("HierarchicalCopyAllReduce(num_packs=1)", count, devices)
         steps = TWO_LEVEL_STEPS[count].format(*devices)
         assert on_gpus(HierarchicalCopyAllReduce(), count) == head + promise + steps
 
     def test_notes_that_nccl_is_not_used(self):
-        """The fallback stands in the plan."""
         expected = (
             headline("NcclAllReduce(num_packs=1)", 2, ["cpu:0", "cpu:1"], packs="")
             + HOST
@@ -139,7 +134,6 @@ class TestStr:
         assert on_hosts(NcclAllReduce(), 2) == expected
 
     def test_counts_what_several_packs_do(self):
-        """Equal actions of a step are counted, and bytes added up in binary units."""
         text = on_hosts(AllReduceCrossDeviceOps("nccl", num_packs=3), 2, 3072, walked=True)
         assert text.splitlines()[-3:] == [
             "step 1: copy cpu:1→cpu:0 ×3 (12 KiB)",
@@ -148,7 +142,6 @@ class TestStr:
         ]
 
     def test_shortens_long_lists(self):
-        """Of more than eight of a kind, six are shown."""
         text = on_hosts(ReductionToOneDevice(), 12, walked=True)
         assert text.splitlines()[0].endswith("on cpu:0, cpu:1, cpu:2, cpu:3, cpu:4, cpu:5 … and 6 more")
         assert text.splitlines()[3] == (
@@ -157,7 +150,6 @@ class TestStr:
         )
 
     def test_shows_packing_of_several_arrays(self):
-        """Two arrays that travel together are laid behind each other first, and split again in the end."""
         with additional_backend(FakeBackend(2)) as fake:
             value = PerReplica([[fake.array(owned(r, (4,)), d)] * 2 for r, d in enumerate(fake.devices)])
             text = str(HierarchicalCopyAllReduce().plan(value, value))
@@ -173,7 +165,6 @@ class TestStr:
         ]
 
     def test_of_a_broadcast(self):
-        """Nothing is folded."""
         plan = ReductionToOneDevice().broadcast(owned(0, (4,)), ["cpu:0", "cpu:1"]).plan
         assert str(plan) == (
             "broadcast by ReductionToOneDevice: 1 array per replica, 1 replica, on cpu:0, cpu:1\n"
@@ -184,7 +175,6 @@ class TestStr:
         )
 
     def test_of_sparse_rows(self):
-        """Values and indices are two arrays, concatenated on one device."""
         rows = [IndexedSlices(owned(r, (1, 2)), owned(r, (1,), "int64"), (4, 2)) for r in range(2)]
         plan = ReductionToOneDevice().reduce("sum", PerReplica(rows), "cpu:0").plan
         assert str(plan).splitlines()[0] == (
@@ -195,7 +185,6 @@ class TestStr:
         ]
 
     def test_of_an_accumulation_fn(self):
-        """What a callback promises is the callback's business."""
         assert on_hosts(ReductionToOneDevice(accumulation_fn=sum), 2).splitlines()[2] == (
             "guarantee: replica_order - what accumulation_fn returns, copied to every destination"
         )

@@ -22,7 +22,6 @@ def method_for(table, nbytes):
 
 class TestSizeTable:
     def test_serves_up_to_and_including_its_sizes(self):
-        """The border belongs to the method before it."""
         comparison = Comparison(known_topology("ring:5"))
         rows = choose(comparison).rows
         assert [comparison.best(int(row.up_to_bytes)) for row in rows[:-1]] == [row.method for row in rows[:-1]]
@@ -30,7 +29,6 @@ class TestSizeTable:
         assert rows[-1].up_to_bytes == math.inf
 
     def test_joins_neighbours_of_one_method(self):
-        """What is best at the largest size is best beyond."""
         borders = [(1, "oneshot"), (2, "oneshot"), (4, "trees"), (8, "trees")]
         assert str(SizeTable(joined_rows(borders), ("", ""))) == "oneshot:2:trees:inf"
 
@@ -38,7 +36,6 @@ class TestSizeTable:
         ("nbytes", "text"), [(1, "1"), (1023, "1023"), (1024, "1k"), (2**20, "1M"), (3 * 2**29, "1536M")]
     )
     def test_writes_sizes_exactly(self, nbytes, text):
-        """In the largest unit that divides them."""
         assert size_text(nbytes) == text
 
 
@@ -72,7 +69,6 @@ class TestChoose:
         assert str(choose(Comparison(known_topology("dgx_a100")))) == "oneshot:32k:twoshot:inf"
 
     def test_gives_a_reason_for_every_row(self):
-        """In words, with the time it takes and the next best."""
         choice = choose(Comparison(known_topology("dgx_a100")))
         assert len(choice.reasons) == len(choice.rows) >= 2
         assert choice.reasons[0].startswith("Up to ")
@@ -93,11 +89,9 @@ class TestChoose:
             assert re.search(times, reason)
 
     def test_needs_no_table_for_one_device(self):
-        """Nothing travels."""
         choice = choose(Comparison(known_topology("dgx1_v100").restricted(["gpu:3"])))
         assert (str(choice), choice.reasons) == ("star:inf", ("There is one device: nothing travels.",))
 
     def test_chooses_for_some_of_the_devices(self):
-        """Two of a DGX-1V have one link, and everything is quicker in one shot than in two."""
         choice = choose(Comparison(known_topology("dgx1_v100").restricted(["gpu:0", "gpu:3"])))
         assert method_for(choice, 4096) == "oneshot"

@@ -60,7 +60,6 @@ class TestDirectBetweenHosts:
         assert str(choose(Comparison(cluster(*[1.25] * 4)))) == "oneshot:13k:direct:inf"
 
     def test_gives_the_bits_of_one_pass_with_one_value_per_host(self):
-        """Contributions meet as they are."""
         machine = cluster(1.25, 1.25, 0.3125)
         assert MachineMethods(machine)["direct"].movement(one_array(machine.devices, 99)).proof.is_flat
 

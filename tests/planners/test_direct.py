@@ -95,7 +95,6 @@ class TestDirect:
             assert sent == dict.fromkeys(itertools.permutations(range(3), 2), 20 * up + 20)
 
     def test_owners_have_their_hosts_shares(self):
-        """A host's share is divided equally among its ranks; a host with none owns nothing."""
         method = direct(((0, 2), (1,), (3,)), [0.5, Fraction(1, 4), 0])
         assert method.shares == (Fraction(1, 4), Fraction(1, 4), Fraction(1, 4), 0)
         movement = method.movement(work_of([1] * 4, [("int8", 30)]))
@@ -103,14 +102,12 @@ class TestDirect:
         assert {movement.buffers[index].device for index in ends} == {"0/cpu:0", "1/cpu:0", "2/cpu:0"}
 
     def test_leaves_slices_out_that_have_no_elements(self):
-        """Fewer elements than ranks."""
         movement = direct(((0, 1), (2, 3), (4,))).movement(work_of([1] * 5, [("float32", 2)]))
         assert movement.num_packs == 2
         assert all(step.actions for step in movement.steps)
 
     @pytest.mark.parametrize("is_folded", [False, True])
     def test_takes_the_devices_of_a_machine(self, is_folded):
-        """In the order of ranks, wherever destinations stand; replicas may share a device."""
         devices = tuple(f"gpu:{number}" for number in range(4))
         sources, ends = (*devices, "gpu:0"), (*devices[::-1], "gpu:3")
         work = [LeafWork(Leaf("int8", Goal.FOLD), (8,) * 5, sources, ends)]
@@ -151,12 +148,10 @@ class TestDirect:
         ],
     )
     def test_refuses_hosts_and_shares_that_cannot_be(self, hosts, shares, sentence):
-        """Before anything is planned."""
         with pytest.raises(PlanError, match=sentence):
             direct(hosts, shares)
 
     def test_refuses_work_of_other_ranks(self):
-        """A result or a source of a rank that is not there."""
         with pytest.raises(PlanError, match=r"^A result is to go to 2/cpu:0, and ranks have theirs on 0/cpu:0, 1/cpu"):
             direct(((0,), (1,))).movement(work_of([1, 1, 1]))
         work = [LeafWork(Leaf("int8", Goal.FOLD), (8, 8), ("0/cpu:0", "2/cpu:1"), ("0/cpu:0", "1/cpu:0"))]
@@ -167,13 +162,11 @@ class TestDirect:
 class TestLanes:
     @pytest.mark.parametrize("hosts", PLACEMENTS)
     def test_are_the_rank_itself_on_its_own_host(self, hosts):
-        """And on every other host a rank of that host."""
         for host, ranks in enumerate(hosts):
             for rank in ranks:
                 assert lanes(hosts, rank)[host] == rank
                 assert all(lane in others for lane, others in zip(lanes(hosts, rank), hosts, strict=True))
 
     def test_spread_over_all_ranks_of_equal_hosts(self):
-        """Each rank meets one rank of each other host, and no two meet the same."""
         hosts = ((0, 3, 6), (1, 4, 7), (2, 5, 8))
         assert Counter(lane for rank in range(9) for lane in lanes(hosts, rank)) == dict.fromkeys(range(9), 3)

@@ -17,7 +17,6 @@ def lines(rates, contributions):
 
 
 def seconds(rates, contributions, shares):
-    """Return when the last port ends."""
     return max((a + b * shares[host]) / rate for host, a, b, rate in lines(rates, contributions))
 
 
@@ -52,7 +51,6 @@ class TestSharesOfPorts:
 
     @pytest.mark.parametrize("hosts", range(1, 10))
     def test_are_equal_for_equal_ports(self, hosts):
-        """Also of two hosts, where every division is as quick."""
         for contributions in (1, 2, 8, 50):
             shares = shares_of_ports(both_ways(*[7] * hosts), [contributions] * hosts)
             assert shares == (Fraction(1, hosts),) * hosts
@@ -95,7 +93,6 @@ class TestPortRates:
         assert port_rates(machine, machine.devices[:1]) == (500 * 10**9, 500 * 10**9)
 
     def test_differ_by_direction(self):
-        """What leaves a device is not what reaches it."""
         builder = TopologyBuilder().device("cpu:0").device("cpu:1").switch("switch")
         builder.link("cpu:0", "switch", gb_per_s=3, back_gb_per_s=2).link("cpu:1", "switch", gb_per_s=9)
         assert port_rates(builder.build(), ["cpu:0"]) == (3 * 10**9, 2 * 10**9)

@@ -24,7 +24,6 @@ from treefold.topology.planning.tree_packing import along
 
 
 def gpus(count):
-    """Return names of devices."""
     return tuple(f"gpu:{number}" for number in range(count))
 
 
@@ -59,7 +58,6 @@ class TestMachineMethods:
         ],
     )
     def test_know_the_least_depth_and_the_centre(self, name, radius, centre):
-        """Counted in copies between devices."""
         methods = MachineMethods(known_topology(name))
         assert (methods.radius, methods.centre, methods.shallow) == (radius, centre, f"shallow#{radius}")
 
@@ -82,7 +80,6 @@ class TestOneShot:
         assert true_sums(movement, count, 6)
 
     def test_gives_the_bits_of_one_pass(self):
-        """All contributions meet on every device, in replica order."""
         assert one_shot().movement(one_array(gpus(5))).proof.is_flat
         assert not along(ring_trees(gpus(5)), "ring").movement(one_array(gpus(5))).proof.is_flat
 
@@ -101,7 +98,6 @@ class TestTwoShot:
 
 class TestStar:
     def test_meets_where_it_is_told(self):
-        """On the device named, however it is spelled."""
         assert links(star("gpu:0").movement(one_array(gpus(3), 1)))[0].keys() == {(a, b) for a, b in zip(
             ("gpu:1", "gpu:2", "gpu:0", "gpu:0"), ("gpu:0", "gpu:0", "gpu:1", "gpu:2"), strict=True)}  # fmt: skip
         assert all("gpu:2" in pair for pair in links(star("cuda:2").movement(one_array(gpus(3), 1)))[0])
@@ -109,7 +105,6 @@ class TestStar:
 
 class TestTwoLevel:
     def test_is_that_of_the_ops(self):
-        """Fourteen copies per pack between eight devices."""
         movement = Method((Fraction(1, 2),) * 2, add_two_level, "").movement(one_array(gpus(8), 16))
         assert Counter(hop.pack for hop in movement.hops) == {0: 14, 1: 14}
 
@@ -177,14 +172,12 @@ class TestPackedRings:
 
     @pytest.mark.parametrize("name", ["mesh:3", "mesh:4", "mesh:8"])
     def test_give_every_device_the_true_sum(self, name):
-        """Run step by step, their trees leave nobody out."""
         machine = known_topology(name)
         count = len(machine.devices)
         movement = along(pack_rings(machine).trees, "rings").movement(one_array(machine.devices, 1000))
         assert true_sums(movement, count, 1000)
 
     def test_are_the_same_every_time(self):
-        """The search shuffles, but not by chance."""
         assert pack_rings(known_topology("mesh:6")) == pack_rings(known_topology("mesh:6"))
 
     def test_go_through_other_devices_where_there_is_no_ring(self):
@@ -194,11 +187,9 @@ class TestPackedRings:
         assert packing.bytes_per_s == 25 * 10**9
 
     def test_of_one_device_are_nothing(self):
-        """Nothing travels, and nothing takes time."""
         assert pack_rings(known_topology("ring:1")).predict_s(2**20) == 0
 
     def test_serve_links_of_many_widths(self):
-        """As measured ones have: the narrowest that a ring needs decides."""
         pairs = itertools.permutations(gpus(4), 2)
         measured = {pair: (20e9 + 1e8 * number, 5e-6) for number, pair in enumerate(pairs)}
         packing = pack_rings(from_copies(gpus(4), measured))

@@ -32,7 +32,6 @@ def row_of_switches(count):
 class TestRoutes:
     @pytest.mark.parametrize("count", [2, 3, 4])
     def test_lead_through_as_many_carriers_as_it_takes(self, count):
-        """From the first device to the last, and at the price of every link on the way."""
         network = Network(row_of_switches(count))
         routes = network.routes(np.ones(len(network.capacities)))
         last = len(network.devices) - 1

@@ -18,7 +18,6 @@ def planned(goal, lengths, results):
 
 class TestAddOnePass:
     def test_folds_into_the_first_output_and_copies_to_the_others(self):
-        """All contributions at once, in replica order; nothing is packed, and nothing crosses a link."""
         plan = planned(Goal.FOLD, (4, 4, 4), 3)
         sources = tuple(Range(replica, 0, 4) for replica in range(3))
         first = Range(3, 0, 4)
@@ -30,17 +29,14 @@ class TestAddOnePass:
 
     @pytest.mark.parametrize("goal", [Goal.ROWS, Goal.GATHER])
     def test_lays_what_there_is_behind_each_other(self, goal):
-        """A replica without elements brings nothing; the concatenation is the result."""
         plan = planned(goal, (2, 0, 3), 1)
         assert plan.steps == (Step((Concat((Range(0, 0, 2), Range(2, 0, 3)), Range(3, 0, 5), -1, final=True),)),)
 
     def test_copies_one_value(self):
-        """A broadcast folds nothing."""
         plan = planned(Goal.COPY, (4,), 2)
         first = Range(1, 0, 4)
         assert plan.steps == (Step((Copy(Range(0, 0, 4), first, -1),)), Step((Copy(first, Range(2, 0, 4), -1),)))
 
     @pytest.mark.parametrize("goal", [Goal.FOLD, Goal.ROWS])
     def test_does_nothing_for_values_without_elements(self, goal):
-        """There is no step without elements."""
         assert planned(goal, (0, 0), 2).steps == ()

@@ -42,7 +42,6 @@ def hops_of(ops, sources, destinations, length=6):
 
 
 def gpus(*numbers):
-    """Return names of devices."""
     return tuple(f"gpu:{number}" for number in numbers)
 
 
@@ -54,7 +53,6 @@ def links(hops, pack=0):
 class TestTwoLevelRoots:
     @pytest.mark.parametrize("num_replicas", ROOTS)
     def test_rotate_from_pack_to_pack(self, num_replicas):
-        """The table is the rule; the head is always in the other group."""
         assert [two_level_roots(num_replicas, index) for index in range(num_replicas)] == ROOTS[num_replicas]
         half = (num_replicas + 1) // 2
         assert all(head is None or (root < half) != (head < half) for root, head in ROOTS[num_replicas])
@@ -68,7 +66,6 @@ class TestTwoLevelRoots:
 
     @pytest.mark.parametrize("num_replicas", range(1, 18))
     def test_make_every_replica_a_root_once_a_round(self, num_replicas):
-        """Packs spread over all devices, and begin again after one round."""
         found = [two_level_roots(num_replicas, index) for index in range(2 * num_replicas)]
         assert [root for root, _ in found] == [*range(num_replicas)] * 2
         assert found[:num_replicas] == found[num_replicas:]
@@ -102,7 +99,6 @@ class TestTwoLevel:
 
     @pytest.mark.parametrize("num_replicas", range(2, 10))
     def test_goes_down_the_links_that_it_came_up(self, num_replicas):
-        """Every link is used once in each direction."""
         devices = gpus(*range(num_replicas))
         for pack in range(num_replicas):
             hops = hops_of(HierarchicalCopyAllReduce("auto"), devices, devices, length=num_replicas)
@@ -112,14 +108,12 @@ class TestTwoLevel:
 
     @pytest.mark.parametrize("sources", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 1, 1, 1)])
     def test_folds_replicas_on_one_device_there(self, sources):
-        """However many replicas lie on two devices, in any order: one hop there and one back."""
         hops = hops_of(HierarchicalCopyAllReduce(), gpus(*sources), gpus(0, 1))
         first, second = dict.fromkeys(sources)
         assert links(hops) == [f"{second} {first}", f"{first} {second}"]
 
     @pytest.mark.parametrize("seed", range(20))
     def test_goes_the_way_of_the_devices(self, seed):
-        """Replicas that share devices take no link that one replica per device would not take."""
         draw = np.random.default_rng(seed)
         count = int(draw.integers(2, 8))
         sources = [*range(count), *draw.integers(0, count, int(draw.integers(1, 9))).tolist()]
@@ -130,7 +124,6 @@ class TestTwoLevel:
         assert [links(shared, pack) for pack in range(count)] == [links(alone, pack) for pack in range(count)]
 
     def test_folds_once_where_there_is_one_device(self):
-        """Nothing travels, so every contribution meets all others as it is."""
         with additional_backend(FakeBackend(1)) as fake:
             value = PerReplica([fake.array(owned(r, (6,)), "gpu:0") for r in range(4)])
             result = HierarchicalCopyAllReduce().reduce("sum", value, "gpu:0")
@@ -139,7 +132,6 @@ class TestTwoLevel:
 
     @pytest.mark.parametrize("destinations", [gpus(2, 1, 0), gpus(1, 2, 0), gpus(0, 0, 1, 2), gpus(2, 1, 1, 0, 2)])
     def test_delivers_in_the_order_of_the_destinations(self, destinations):
-        """Another order, or a device named twice, costs no further hop."""
         assert len(hops_of(HierarchicalCopyAllReduce(), gpus(0, 1, 2), destinations)) == 4
 
 
@@ -148,39 +140,32 @@ class TestStar:
     @pytest.mark.parametrize("num_replicas", range(1, 10))
     @pytest.mark.filterwarnings("ignore:NCCL is not used")
     def test_costs_two_copies_per_device_but_one(self, num_replicas, ops):
-        """2·(n - 1) hops for every pack, all of them to or from the root."""
         devices = gpus(*range(num_replicas))
         hops = hops_of(ops, devices, devices)
         assert set(Counter(hop.pack for hop in hops).values()) <= {2 * (num_replicas - 1)}
         assert all("gpu:0" in {hop.source, hop.target} for hop in hops)
 
     def test_meets_on_the_first_destination(self):
-        """Unless a device is named."""
         assert links(hops_of(ReductionToOneDevice(), gpus(0, 1, 2), gpus(2, 1))) == ["0 2", "1 2", "2 1"]
 
     def test_meets_on_the_device_that_is_named(self):
-        """Which need not be a destination, nor hold a replica."""
         ops = ReductionToOneDevice(reduce_to_device="gpu:7")
         assert links(hops_of(ops, gpus(0, 1), gpus(1, 0))) == ["0 7", "1 7", "7 1", "7 0"]
 
     def test_goes_to_other_devices(self):
-        """Destinations need not hold replicas; each gets one copy, also if it is named twice."""
         hops = hops_of(ReductionToOneDevice(), gpus(0, 1), gpus(5, 6, 5))
         assert links(hops) == ["0 5", "1 5", "5 6"]
 
     def test_carries_values_whose_destinations_are_not_their_devices(self):
-        """All-reduce ops reduce such values on their first destination."""
         hops = hops_of(HierarchicalCopyAllReduce(3), gpus(0, 1, 2, 3), gpus(3, 0))
         assert links(hops) == ["0 3", "1 3", "2 3", "3 0"]
 
     def test_sends_nothing_on_one_device(self):
-        """Replicas, root and destination on one device need no link."""
         assert hops_of(ReductionToOneDevice(), gpus(4, 4, 4), gpus(4)) == ()
 
 
 class TestBatch:
     def test_rotates_roots_over_all_packs_of_all_dtypes(self):
-        """Without packing, value i is reduced on device i."""
         with additional_backend(FakeBackend(3)) as fake:
             kinds = ("float32", "int32", "float32", "float16")
             value = PerReplica([[fake.array(owned(r, (2,), k), d) for k in kinds] for r, d in enumerate(fake.devices)])
@@ -189,7 +174,6 @@ class TestBatch:
         assert roots == ["gpu:0", "gpu:1", "gpu:2", "gpu:0"]
 
     def test_packs_values_of_the_same_devices_only(self):
-        """Values to other destinations run alone, beside the packs."""
         with additional_backend(FakeBackend(4)) as fake:
             values = [
                 PerReplica([fake.array(owned(r, (2,)), d) for r, d in enumerate(devices)])
@@ -203,7 +187,6 @@ class TestBatch:
         assert [[array.data.tolist() for array in result] for result in results] == [[[3, 6]] * 2] * 3 + [[[3, 6]]]
 
     def test_gathers_along_a_star(self):
-        """Each part travels once to the first destination, and the whole from there."""
         with additional_backend(FakeBackend(3)) as fake:
             parts = [fake.array(owned(r, (r, 2)), d) for r, d in enumerate(fake.devices)]
             movement = HierarchicalCopyAllReduce().gather(PerReplica(parts), fake.devices, 0).plan
@@ -215,7 +198,6 @@ class TestBatch:
         ]
 
     def test_broadcasts_along_a_star(self):
-        """One copy for each other device."""
         with additional_backend(FakeBackend(4)) as fake:
             movement = HierarchicalCopyAllReduce().broadcast(fake.array(owned(0, (2,)), "gpu:2"), fake.devices).plan
         assert links(movement.hops) == ["2 0", "2 1", "2 3"]

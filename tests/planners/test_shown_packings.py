@@ -18,25 +18,21 @@ def machine():
 
 
 def title_of(svg):
-    """Return what a drawing is called."""
     return ET.fromstring(svg).find(f"{SVG}title").text  # noqa: S314 - our own text
 
 
 class TestPacking:
     def test_is_one_line(self, machine):
-        """What the trees reach, and what can be reached."""
         packing = treefold.optimal_packing(machine, packs=6)
         assert repr(packing) == str(packing)
         assert repr(packing) == "<TreePacking: 6 trees on 8 devices, 75 of at most 85.71 GB/s>"
 
     def test_is_drawn_in_a_notebook(self, machine):
-        """Its trees, which do not need the machine."""
         packing = treefold.optimal_packing(machine, packs=6)
         assert title_of(packing._repr_html_()) == "6 trees on 8 devices"
 
     @pytest.mark.parametrize("name", ["dgx_a100", "ring:3"])
     def test_is_drawn_over_switches_and_of_one_device(self, name):
-        """Edges stand for routes, and one device has none."""
         whole = treefold.known_topology(name)
         for some, count in ((whole, f"{len(whole.devices)} devices"), (whole.restricted(["gpu:0"]), "1 device")):
             assert title_of(treefold.optimal_packing(some)._repr_html_()).endswith(f" on {count}")
@@ -44,7 +40,6 @@ class TestPacking:
 
 class TestTimeline:
     def test_is_one_line(self):
-        """How long so many bytes take, and of how much it consists."""
         value = treefold.PerReplica([1.0, 2.0])
         plan = treefold.ReductionToOneDevice().plan(value, value, walked=True)
         machine = TopologyBuilder().device("cpu:0").device("cpu:1").link("cpu:0", "cpu:1", gb_per_s=1).build()

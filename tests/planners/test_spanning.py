@@ -72,7 +72,6 @@ class TestCheapestTree:
     @pytest.mark.parametrize("count", [2, 3, 4, 5])
     @pytest.mark.parametrize("missing", [0, 0.2])
     def test_is_the_cheapest_of_all(self, count, missing):
-        """Both ways cost the same."""
         for seed in range(12):
             cost = costs_of(seed, count, is_symmetric=True, missing=missing)
             total, pairs = cheapest_tree(cost, seed % count)
@@ -81,7 +80,6 @@ class TestCheapestTree:
 
     @pytest.mark.parametrize("max_depth", [1, 2, 3])
     def test_is_no_deeper_than_allowed(self, max_depth):
-        """It may cost more than it must then, and never less than it can."""
         for seed in range(30):
             cost = costs_of(seed, 5, is_symmetric=True)
             total, pairs = cheapest_tree(cost, 0, max_depth)
@@ -120,7 +118,6 @@ class TestCheapestPaths:
             assert found == {node: far for node, far in enumerate(reach.tolist()) if math.isfinite(far)}
 
     def test_reach_on_as_far_as_edges_do(self):
-        """What no edge leads to is left out, wherever it is numbered."""
         cost = np.full((4, 4), np.inf)
         cost[1, 3] = cost[3, 1] = 2
         assert cheapest_paths(cost, 1) == [(1, 3)]

@@ -33,7 +33,6 @@ def hosts_with_bridged_devices(num_bridges):
 class TestShifts:
     @pytest.mark.parametrize(("name", "orders"), ORDERS.items())
     def test_go_from_host_to_host_and_within_hosts(self, name, orders):
-        """One step each; machines without such blocks have none."""
         assert [shift.order for shift in find_shifts(known_topology(name))] == orders
 
     @pytest.mark.parametrize("name", ["2x8_h100", "4x8_h100", "3x8_h100"])
@@ -48,7 +47,6 @@ class TestShifts:
             assert all(names[node.name] == node.name for node in topology.nodes)
 
     def test_carry_a_device_to_every_other_once(self):
-        """All combinations of them."""
         topology = known_topology("3x8_h100")
         images = all_images(topology, find_shifts(topology))
         for device in topology.devices:
@@ -56,5 +54,4 @@ class TestShifts:
 
     @pytest.mark.parametrize("num_bridges", [0, 1, 2])
     def test_see_devices_behind_what_only_joins_two(self, num_bridges):
-        """A host's devices are its own, however many bridges lie on the way to its switch."""
         assert [shift.order for shift in find_shifts(hosts_with_bridged_devices(num_bridges))] == [3, 2]

@@ -84,7 +84,6 @@ class TestKnownMachines:
 
     @pytest.mark.parametrize("name", LARGE_OPTIMA)
     def test_reach_their_optimum_up_to_rounding_where_they_are_large(self, name):
-        """32 devices and more: within a millionth, the bound being exact."""
         topology = known_topology(name)
         packing = optimal_packing(topology)
         assert packing.certificate.bound == LARGE_OPTIMA[name] * GB
@@ -93,7 +92,6 @@ class TestKnownMachines:
         check_certificate(packing, topology)
 
     def test_are_planned_by_symmetry_where_they_are_very_large(self):
-        """64 hosts of 8: exactly the optimum, which the NICs of the hosts set."""
         packing = optimal_packing(known_topology("64x8_h100"))
         assert packing.algbw == packing.certificate.bound == Fraction(64 * 400, 126) * GB
         assert len({tree.root for tree in packing.trees}) == 512
@@ -112,7 +110,6 @@ class TestKnownMachines:
         check_trees(packing, topology)
 
     def test_say_what_limits_them(self):
-        """A DGX-1V is limited by every GPU's links at once; sockets by what joins them."""
         assert len(optimal_packing(known_topology("dgx1_v100")).certificate.parts) == 8
         certificate = optimal_packing(known_topology("a100_pcie_8gpu")).certificate
         assert certificate.parts == (("gpu:0", "gpu:1", "gpu:2", "gpu:3"), ("gpu:4", "gpu:5", "gpu:6", "gpu:7"))
@@ -126,7 +123,6 @@ class TestMeasuredMachines:
     """Matrices in which every link has a width of its own."""
 
     def test_of_sixteen_devices_are_planned_to_the_end(self):
-        """Both directions of every pair differ: the optimum, but for rounding."""
         assert optimal_packing(measured(16, is_symmetric=False)).gap < 1e-6
 
     @pytest.mark.parametrize(("count", "is_symmetric"), [(20, False), (28, True), (64, True)])
@@ -157,13 +153,11 @@ class TestSubsets:
         assert (min(values), max(values)) == (25 * GB, 75 * GB)
 
     def test_keep_the_order_of_the_devices(self):
-        """As they were named, in any spelling."""
         packing = optimal_packing(known_topology("dgx1_v100"), ["cuda:3", "gpu:0", "GPU:4"])
         assert packing.devices == ("gpu:3", "gpu:0", "gpu:4")
         assert packing.algbw == 50 * GB
 
     def test_of_one_device_need_no_tree(self):
-        """Nothing to send: as fast as can be."""
         packing = optimal_packing(known_topology("dgx2"), ["gpu:5"])
         assert packing.algbw_bytes_per_s == packing.bound_bytes_per_s == float("inf")
         assert [(tree.share, tree.root, tree.pairs, tree.depth) for tree in packing.trees] == [(1, "gpu:5", (), 0)]
@@ -174,7 +168,6 @@ class TestSubsets:
 class TestPacks:
     @pytest.mark.parametrize("packs", PACKS)
     def test_of_equal_size_reach_the_table(self, packs):
-        """So many trees of equal share on a DGX-1V, the bound unchanged."""
         topology = known_topology("dgx1_v100")
         packing = optimal_packing(topology, packs=packs)
         assert [tree.share for tree in packing.trees] == [Fraction(1, packs)] * packs
@@ -197,11 +190,9 @@ class TestPacks:
         assert options == {"node_limit", "mip_rel_gap"}
 
     def test_say_what_they_lose(self):
-        """In a note."""
         assert optimal_packing(known_topology("dgx1_v100"), packs=3).notes == ("12.50% of the bound is not reached.",)
 
     def test_of_one_need_no_integer_program(self, monkeypatch):
-        """It is the best tree of those that are known."""
         monkeypatch.delattr("scipy.optimize.milp")
         assert optimal_packing(known_topology("mesh:4"), packs=1).algbw == 25 * GB
 
@@ -212,7 +203,6 @@ class TestPacks:
         assert optimal_packing(topology, packs=16).algbw == 80 * GB
 
     def test_are_chosen_where_symmetry_plans(self):
-        """Trees of the many images."""
         topology = known_topology("16x8_h100")
         packing = optimal_packing(topology, packs=4)
         assert [tree.share for tree in packing.trees] == [Fraction(1, 4)] * 4
@@ -222,7 +212,6 @@ class TestPacks:
 class TestDepth:
     @pytest.mark.parametrize("name", ["dgx1_v100", "dgx1_p100", "mi250", "2x8_h100", "pcie3_8gpu", "dgx2"])
     def test_is_bounded(self, name):
-        """No device is farther from a root than was allowed, and the bound is that of all trees."""
         topology = known_topology(name)
         for max_depth in range(3, 7):
             packing = optimal_packing(topology, max_depth=max_depth)
@@ -231,11 +220,9 @@ class TestDepth:
             check_trees(packing, topology)
 
     def test_of_two_is_enough_on_a_dgx1v(self):
-        """Trees of depth two already carry all that can be carried."""
         assert optimal_packing(known_topology("dgx1_v100"), max_depth=2).algbw == Fraction(600, 7) * GB
 
     def test_costs_nothing_where_the_best_trees_are_shallow(self):
-        """No deeper ones are left out, so they are the same trees, and reach the bound."""
         packing = optimal_packing(known_topology("2x8_a100"), max_depth=2)
         assert packing.trees == optimal_packing(known_topology("2x8_a100")).trees
         assert packing.gap == 0
@@ -246,7 +233,6 @@ class TestDepth:
         assert optimal_packing(known_topology("ring:8"), packs=1, max_depth=4).algbw == 25 * GB
 
     def test_finds_the_shallowest_tree_there_is(self):
-        """Where the cheap links lead too deep."""
         builder = TopologyBuilder()
         for number in range(5):
             builder.device(f"gpu:{number}")
@@ -258,7 +244,6 @@ class TestDepth:
         assert packing.algbw == GB
 
     def test_that_no_tree_has_is_refused(self):
-        """With what to do."""
         sentence = "No tree that is 3 edges deep joins gpu:0, gpu:1, gpu:2, gpu:3, gpu:4 … (8 devices). Allow a larger "
         with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}max_depth, or None for any\\.$"):
             optimal_packing(known_topology("ring:8"), max_depth=3)
@@ -266,7 +251,6 @@ class TestDepth:
 
 class TestRoots:
     def test_are_where_latency_is_least(self):
-        """A line is rooted in its middle, and nearer to the side of slower links."""
         assert [tree.root for tree in optimal_packing(known_topology("line:7")).trees] == ["gpu:3"]
         builder = TopologyBuilder()
         for number in range(5):
@@ -276,7 +260,6 @@ class TestRoots:
         assert [tree.root for tree in optimal_packing(builder.build()).trees] == ["gpu:1"]
 
     def test_spread_over_the_devices(self):
-        """On a switch every device is the root of one tree."""
         packing = optimal_packing(known_topology("dgx_h100"))
         assert sorted(tree.root for tree in packing.trees) == [f"gpu:{number}" for number in range(8)]
         assert [tree.depth for tree in packing.trees] == [1] * 8
@@ -286,25 +269,21 @@ class TestBadInput:
     @pytest.mark.parametrize("number", [0, -1, 1.5, True, "3"])
     @pytest.mark.parametrize("name", ["packs", "max_depth"])
     def test_numbers_of_nothing(self, name, number):
-        """A whole number above 0, or None."""
         sentence = f"optimal_packing got {name}={number!r}. It takes a whole number above 0, or None for any."
         with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}$"):
             optimal_packing(known_topology("dgx2"), **{name: number})
 
     def test_devices_that_are_not_there(self):
-        """As Topology.restricted says."""
         with pytest.raises(TopologyError, match=r"^There is no gpu:9 in this topology\."):
             optimal_packing(known_topology("dgx1_v100"), ["gpu:0", "gpu:9"])
 
     def test_a_missing_scipy(self, monkeypatch):
-        """What to install."""
         monkeypatch.setitem(sys.modules, "scipy.optimize", None)
         sentence = 'Planning for a topology needs SciPy, which is not installed. Run pip install "treefold[planner]".'
         with pytest.raises(errors.MissingExtraError, match=f"^{re.escape(sentence)}$"):
             optimal_packing(known_topology("dgx1_v100"))
 
     def test_planning_loads_scipy_and_importing_does_not(self):
-        """SciPy is loaded by the first plan."""
         code = (
             "import sys, treefold; t = treefold.known_topology('ring:4'); a = 'scipy' in sys.modules; "
             "treefold.optimal_packing(t); print(a, 'scipy' in sys.modules)"

@@ -68,7 +68,6 @@ class TestRandomMachines:
 
     @pytest.mark.parametrize("seeds", SEEDS[:2], ids=str)
     def test_keep_within_their_links_for_any_number_of_packs(self, seeds):
-        """And beyond the bound there is nothing."""
         for seed in list(seeds)[:20]:
             topology = random_routed(seed) if seed % 2 else random_direct(seed)
             for packs in (1, 2, 5):

@@ -57,7 +57,6 @@ def run(movement, sources, lengths):
 class TestAlongPacking:
     @pytest.mark.parametrize("name", MACHINES)
     def test_reduces_on_every_machine(self, name):
-        """Every device gets every contribution once, of leaves of any length, by 2·(n − 1) hops per pack."""
         topology = known_topology(name)
         packing = optimal_packing(topology)
         lengths = (1000, 1, 77)
@@ -90,7 +89,6 @@ class TestAlongPacking:
         assert seconds == 4 * length / packing.algbw
 
     def test_serves_several_replicas_on_a_device(self):
-        """They are folded where they are, and travel as one."""
         topology = known_topology("p3_8xlarge")
         devices = ("gpu:2", "gpu:0", "gpu:0", "gpu:3", "gpu:1", "gpu:2")
         work = [LeafWork(Leaf("float32", Goal.FOLD), (60,) * 6, devices, topology.devices)]
@@ -100,7 +98,6 @@ class TestAlongPacking:
         assert set(Counter(hop.pack for hop in movement.hops).values()) == {6}
 
     def test_folds_in_replica_order_at_each_device(self):
-        """The same plan for the same packing, and partial folds by their first replica."""
         topology = known_topology("dgx1_v100")
         movements = [
             along_packing(optimal_packing(topology)).movement(work_on(topology.devices, 500)) for _ in range(2)
@@ -109,7 +106,6 @@ class TestAlongPacking:
         assert not movements[0].proof.is_flat
 
     def test_needs_no_partial_fold_on_a_star(self):
-        """Where all contributions meet at the root, every plan gives the bits of replica order."""
         topology = known_topology("dgx_a100")
         movement = along_packing(optimal_packing(topology)).movement(work_on(topology.devices, 800))
         assert movement.proof.is_flat
@@ -117,7 +113,6 @@ class TestAlongPacking:
         assert {len(action.sources) for action in combines} == {8}
 
     def test_packs_each_dtype_apart(self):
-        """Trees carry packs of one dtype."""
         topology = known_topology("p3_8xlarge")
         packing = optimal_packing(topology)
         work = work_on(topology.devices, 300) + work_on(topology.devices, 3, dtype="float64")
@@ -129,21 +124,18 @@ class TestAlongPacking:
         assert len(packing.trees) < movement.num_packs == len(kinds) <= len(packing.trees) + 3
 
     def test_leaves_out_packs_without_elements(self):
-        """Two elements need two packs at most, none need none."""
         topology = known_topology("dgx1_v100")
         packing = optimal_packing(topology)
         assert along_packing(packing).movement(work_on(topology.devices, 2)).num_packs <= 2
         assert along_packing(packing).movement(work_on(topology.devices, 0)).num_packs == 0
 
     def test_runs_on_one_device(self):
-        """Nothing travels."""
         packing = optimal_packing(known_topology("dgx2"), ["gpu:3"])
         movement = along_packing(packing).movement(work_on(("gpu:3",), 5))
         assert movement.hops == ()
         np.testing.assert_array_equal(run(movement, ("gpu:3",), (5,))[0][0][1], owned_sum(1, (5,)))
 
     def test_is_proved(self):
-        """A packing whose tree forgets a device makes no plan."""
         packing = optimal_packing(known_topology("ring:3"), packs=1)
         [tree] = packing.trees
         lame = dataclasses.replace(packing, trees=(dataclasses.replace(tree, up=tree.up[1:]),))
@@ -161,7 +153,6 @@ class TestSplitByShares:
 
     @pytest.mark.parametrize("length", [0, 1, 5, 99, 1000])
     def test_is_off_by_one_element_at_most(self, length):
-        """And nothing is lost or doubled."""
         shares = [Fraction(n, 28) for n in range(1, 8)]
         packs = split_by_shares([Item(0, "int8", length)], shares)
         assert len(packs) == 7

@@ -24,14 +24,12 @@ def folded(arrays, fold, dtype):
 
 class TestKernel:
     def test_is_named(self):
-        """Plans say which kernel folds: the native core where it is built, else NumPy."""
         assert native.kernel() in {"native-flag", "native-integers", "native-none", "numpy"}
 
     @pytest.mark.parametrize(("op", "dtype"), OP_DTYPES)
     @cases(0.3)
     @given(counts, st.sampled_from(LENGTHS), seeds, accumulations)
     def test_gives_the_bits_of_the_numpy_fold(self, op, dtype, count, length, seed, accumulate):
-        """Whatever folds here, compiled or not, in blocks or not, gives the reference's bits in every target."""
         fold = Fold(ReduceOp(op), accumulate)
         arrays = replicas_of(seed, count, (length,), dtype)
         targets = [np.empty(length, fold.result_dtype(dtype)) for _ in range(1 + seed % 3)]
@@ -43,7 +41,6 @@ class TestKernel:
     @pytest.mark.parametrize(("op", "dtype"), OP_DTYPES)
     @pytest.mark.parametrize("accumulate", ["exact", "native"])
     def test_copies_a_single_contribution(self, op, dtype, accumulate):
-        """The reference returns a new array also where there is nothing to fold."""
         [array] = replicas_of(0, 1, (9,), dtype)
         assert not np.shares_memory(folded([array], Fold(ReduceOp(op), accumulate), dtype), array)
 
@@ -51,7 +48,6 @@ class TestKernel:
     @cases(0.2)
     @given(counts, st.sampled_from(LENGTHS), seeds, weights)
     def test_weighs_as_the_numpy_fold_does(self, dtype, count, length, seed, all_weights):
-        """Weights take the same way through every kernel."""
         fold = Fold(ReduceOp.MEAN, weights=read_weights(all_weights[:count], ReduceOp.MEAN))
         arrays = replicas_of(seed, count, (length,), dtype)
         target = np.empty(length, fold.result_dtype(dtype))
@@ -61,7 +57,6 @@ class TestKernel:
     @cases()
     @given(st.sampled_from(OP_DTYPES), counts, st.integers(0, 2_100), seeds, st.sampled_from(LAYOUTS))
     def test_writes_its_target_only(self, op_dtype, count, length, seed, layout):
-        """Bytes around and between the elements of a target stay, at every length and in every layout."""
         op, dtype = op_dtype
         fold = Fold(ReduceOp(op))
         arrays = replicas_of(seed, count, (length,), dtype)
@@ -74,7 +69,6 @@ class TestKernel:
     @cases(0.2)
     @given(st.data(), counts, st.sampled_from(LENGTHS), seeds)
     def test_folds_in_place(self, dtype, data, count, length, seed):
-        """Targets may be the memory of sources, all of them or some."""
         arrays = replicas_of(seed, count, (length,), dtype)
         arrays = [array.copy() for array in arrays]
         expected = folded(arrays, Fold(ReduceOp.SUM), dtype)

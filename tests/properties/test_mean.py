@@ -59,7 +59,6 @@ class TestMeanOfFiniteValues:
     @cases()
     @given(counts, shapes, seeds, weights)
     def test_is_in_the_hull_with_weights_too(self, dtype, count, shape, seed, all_weights):
-        """Weights change where it lies, not between what."""
         arrays = replicas_of(seed, count, shape, dtype, is_finite=True)
         own = given_weights(all_weights, count)
         mean = treefold.all_reduce(arrays, "mean", weights=own)[0]
@@ -83,7 +82,6 @@ class TestMeanOfFiniteValues:
     @cases(0.5)
     @given(counts, seeds, st.one_of(st.none(), weights))
     def test_of_equal_values_is_that_value(self, dtype, count, seed, all_weights):
-        """Any value, from the smallest denormal to the largest number, with weights or without."""
         value = mixed_values(seed, (30,), dtype, is_finite=True)
         own = all_weights and given_weights(all_weights, count)
         mean = treefold.all_reduce([value] * count, "mean", weights=own)[0]
@@ -123,7 +121,6 @@ class TestKnownTraps:
     @pytest.mark.parametrize("dtype", COMPLEX)
     @pytest.mark.parametrize("count", [2, 3, 4, 17])
     def test_complex_mean_does_not_overflow(self, dtype, count):
-        """Both parts are kept apart, each as finite as its contributions."""
         largest = float(np.finfo(dtype).max)
         arrays = [np.full(3, complex(largest, -largest), dtype)] * count
         for component in treefold.all_reduce(arrays, "mean"):
@@ -170,7 +167,6 @@ class TestWeightedMean:
     @cases()
     @given(st.integers(2, 17), seeds)
     def test_of_values_that_overflow_when_weighted_is_near_the_exact_one(self, count, seed):
-        """The largest numbers times huge weights: finite, and right to a few units in the last place."""
         rng = np.random.default_rng(seed)
         arrays = [rng.uniform(0.5, 1, 5) * 1.7e308 for _ in range(count)]
         own = (rng.uniform(0.5, 1, count) * 1e300).tolist()
@@ -183,7 +179,6 @@ class TestWeightedMean:
     @pytest.mark.parametrize("dtype", FLOATS)
     @pytest.mark.parametrize("holder", [0, 1, 2])
     def test_leaves_out_a_replica_of_weight_zero(self, dtype, holder):
-        """NaN and infinity of a replica that has no weight do not get in."""
         arrays = [np.array([1.0, 2.0], dtype) for _ in range(3)]
         arrays[holder] = np.array([np.nan, np.inf], dtype)
         own = [float(replica != holder) for replica in range(3)]

@@ -32,7 +32,6 @@ class TestLayouts:
     @cases(0.5)
     @given(st.data(), counts, shapes, seeds)
     def test_of_inputs_change_no_bit(self, layout, op, data, count, shape, seed):
-        """Strided, reversed, unaligned, byte-swapped, read-only, broadcast: the bits of row-major copies."""
         dtype = data.draw(st.sampled_from([kind for name, kind in OP_DTYPES if name == op]))
         inputs = [Hostile(values, layout) for values in replicas_of(seed, count, shape, dtype)]
         arrays = [hostile.array for hostile in inputs]
@@ -45,7 +44,6 @@ class TestLayouts:
     @cases(3.0)
     @given(st.data(), op_dtypes, counts, shapes, seeds, input_layouts)
     def test_may_differ_between_replicas(self, data, op_dtype, count, shape, seed, layouts):
-        """Each replica may lie in memory in another way."""
         op, dtype = op_dtype
         values = replicas_of(seed, count, shape, dtype)
         arrays = [Hostile(array, layout).array for array, layout in zip(values, layouts, strict=False)]
@@ -56,7 +54,6 @@ class TestLayouts:
     @cases(0.3)
     @given(st.data(), counts, seeds)
     def test_of_gathered_and_broadcast_values_change_no_bit(self, layout, data, count, seed):
-        """Values that only travel arrive as they were, along every axis."""
         shape, dtype = data.draw(st.sampled_from([(3,), (2, 3), (2, 0, 3), (4, 1, 2)])), data.draw(op_dtypes)[1]
         arrays = [Hostile(values, layout).array for values in replicas_of(seed, count, shape, dtype)]
         axis = data.draw(st.integers(-len(shape), len(shape) - 1))
@@ -72,7 +69,6 @@ class TestInputs:
     @cases(2.0)
     @given(st.data(), op_dtypes, counts, shapes, seeds, input_layouts, output_layouts)
     def test_are_never_modified(self, data, op_dtype, count, shape, seed, layouts, out_layouts):
-        """Not a byte of an input or around it changes, with results in new arrays or in given ones."""
         op, dtype = op_dtype
         values = replicas_of(seed, count, shape, dtype)
         inputs = [Hostile(array, layout) for array, layout in zip(values, layouts, strict=False)]
@@ -86,7 +82,6 @@ class TestInputs:
     @cases()
     @given(st.data(), op_dtypes, counts, shapes, seeds)
     def test_are_never_aliased_by_results(self, data, op_dtype, count, shape, seed):
-        """Every result is memory of its own, even that of a single replica."""
         op, dtype = op_dtype
         arrays = replicas_of(seed, count, shape, dtype)
         result = data.draw(all_ops()).reduce(op, PerReplica(arrays), PerReplica(arrays))
@@ -102,7 +97,6 @@ class TestOut:
     def test_gets_the_bits_of_a_new_result_and_nothing_else_is_written(
         self, data, op_dtype, count, shape, seed, layouts
     ):
-        """Given arrays of any layout hold the result; the guard bytes around and between their elements stay."""
         op, dtype = op_dtype
         replicas = PerReplica(replicas_of(seed, count, shape, dtype))
         num_components = data.draw(st.integers(1, 5))
@@ -119,7 +113,6 @@ class TestOut:
     @cases(3.0)
     @given(st.data(), op_dtypes, counts, shapes, seeds, output_layouts)
     def test_in_place_equals_out_of_place(self, data, op_dtype, count, shape, seed, layouts):
-        """Results written over the inputs have the bits of results in new arrays, whatever the inputs' layouts."""
         op, dtype = op_dtype
         if result_dtype(ReduceOp(op), dtype) != dtype:
             op = "SUM"
@@ -136,7 +129,6 @@ class TestOut:
     @cases()
     @given(st.data())
     def test_of_a_batch_in_place(self, data):
-        """All values of a batch, of any dtypes and shapes, over their own inputs."""
         batch = data.draw(batches([dtype for op, dtype in OP_DTYPES if op == "PRODUCT"]))
         expected = [plain("product", arrays) for arrays in batch]
         pairs = [(PerReplica(arrays), PerReplica(arrays)) for arrays in batch]
@@ -148,7 +140,6 @@ class TestOut:
     @cases()
     @given(st.integers(2, 17), shapes, st.data())
     def test_may_be_some_of_the_inputs(self, count, shape, data):
-        """One component may be its own input while another is elsewhere: the sum counts every replica once."""
         arrays = [owned(replica, shape, "int64") for replica in range(count)]
         kept = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
         out = [array if keep else np.empty_like(array) for array, keep in zip(arrays, kept, strict=True)]

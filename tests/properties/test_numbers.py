@@ -33,7 +33,6 @@ class TestEveryOpAndDtype:
     @cases(0.3)
     @given(st.data(), counts, shapes, seeds, accumulations, options)
     def test_equals_the_scalar_oracle(self, op, dtype, data, count, shape, seed, accumulate, option):
-        """Every element is, bit for bit, what plain Python makes of its contributions."""
         arrays = replicas_of(seed, count, shape, dtype)
         ops = data.draw(all_ops(accumulate))
         where, devices = data.draw(destinations(count))
@@ -110,7 +109,6 @@ class TestOrderOfReplicas:
     @cases(0.1)
     @given(st.data(), counts, shapes, seeds)
     def test_does_not_matter_for_exact_values(self, op, dtype, data, count, shape, seed):
-        """Where no partial result is rounded, permuting the replicas changes no bit."""
         rng = np.random.default_rng(seed)
         arrays = [rng.integers(0, 100, shape).astype(dtype) * np.array(r + 1, dtype) for r in range(count)]
         permuted = data.draw(st.permutations(arrays))
@@ -121,7 +119,6 @@ class TestOrderOfReplicas:
     @cases(0.3)
     @given(st.data(), counts, seeds)
     def test_does_not_matter_for_extremes(self, op, data, count, seed):
-        """MIN and MAX of any values, NaN and both zeros included, do not depend on who brings which."""
         arrays = replicas_of(seed, count, (37,), "float32")
         permuted = data.draw(st.permutations(arrays))
         assert_same_bits(treefold.all_reduce(permuted, op)[0], treefold.all_reduce(arrays, op)[0])

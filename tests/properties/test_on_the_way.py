@@ -125,7 +125,6 @@ class TestProduct:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_that_is_too_large_or_too_small_is_infinite_or_zero(self, dtype):
-        """What the dtype cannot hold in the end it does not hold."""
         most = largest(dtype)
         assert_same_bits(treefold.all_reduce([most, -most, most, most], "product")[0], np.array([-INFINITY], dtype))
         tiny = np.array([2.0 ** (FORMATS[dtype][1] + 1)], dtype)
@@ -206,7 +205,6 @@ class TestInfinities:
     @pytest.mark.parametrize("op", ["SUM", "MEAN", "weighted MEAN"])
     @pytest.mark.parametrize("rest", [(INFINITY, -INFINITY), (NAN,), (NAN, INFINITY)])
     def test_of_both_signs_and_nan_give_nan(self, dtype, op, rest):
-        """Whatever overflowed beside them."""
         most = float(largest(PARTS.get(dtype, dtype))[0])
         for values in ordered([most, most, *rest]):
             assert all(math.isnan(part) for part in summed(op, values, dtype))
@@ -214,7 +212,6 @@ class TestInfinities:
     @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
     @pytest.mark.parametrize("infinity", [INFINITY, -INFINITY])
     def test_decide_among_duplicate_rows(self, dtype, infinity):
-        """Sparse rows of one index that are added to be made dense follow the same rule."""
         against = -np.copysign(float(largest(dtype)[0]), infinity)
         for values in ordered([against, against, infinity]):
             rows = treefold.IndexedSlices(np.array(values, dtype), np.array([1, 1, 1]), (2,))
@@ -235,7 +232,6 @@ class TestWeightedMean:
     @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
     @pytest.mark.parametrize(("heavy", "light"), [(2.5e299, 1.0), (1e308, 5e-324), (1.0, 1e-300)])
     def test_of_infinity_is_infinite_however_light(self, dtype, heavy, light):
-        """Any weight above 0 counts; an overflow of the others does not."""
         value = complex if dtype in COMPLEX else float
         arrays = [np.array([value(number)], dtype) for number in (largest(PARTS.get(dtype, dtype))[0], -INFINITY)]
         for order in (1, -1):
@@ -245,7 +241,6 @@ class TestWeightedMean:
     @pytest.mark.parametrize("weight", [2.0**-1074, 2.0**-1000, 1.0, 2.0**1000, 2.0**1022])
     @pytest.mark.parametrize("size", [1e-300, 1.0, 1e300])
     def test_does_not_depend_on_the_unit_of_weights(self, weight, size):
-        """Equal powers of two, however small or large, make the plain mean."""
         arrays = [np.array([size]), np.array([3 * size])]
         mean = treefold.all_reduce(arrays, "mean", weights=[weight, weight])[0]
         assert_same_bits(mean, treefold.all_reduce(arrays, "mean")[0])

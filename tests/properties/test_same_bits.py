@@ -55,7 +55,6 @@ class TestPackingAndPlanClass:
     @cases(0.1)
     @given(batches())
     def test_every_number_of_packs(self, packs, batch):
-        """Each number from 0 to 20, and "auto": the bits of no packing at all."""
         pairs = [(PerReplica(arrays), PerReplica(arrays)) for arrays in batch if arrays[0].dtype != bool]
         results = HierarchicalCopyAllReduce(packs).batch_reduce("sum", pairs)
         expected = HierarchicalCopyAllReduce(0).batch_reduce("sum", pairs)
@@ -82,7 +81,6 @@ class TestDestinations:
     @cases()
     @given(st.data())
     def test_differ_within_a_batch(self, data):
-        """Each pair of a batch has a destination of its own, and gets its own value."""
         batch = data.draw(batches(have_op("SUM")))
         count = len(batch[0])
         places = [data.draw(destinations(count)) for _ in batch]
@@ -98,7 +96,6 @@ class TestSplitting:
     @cases(3.0)
     @given(st.data(), op_dtypes, counts, seeds, accumulations)
     def test_changes_no_bit(self, data, op_dtype, count, seed, accumulate):
-        """Reducing the halves of an array gives the halves of the reduced array, wherever it is cut."""
         op, dtype = op_dtype
         arrays = replicas_of(seed, count, (data.draw(st.integers(0, 60)),), dtype)
         cut = data.draw(st.integers(0, len(arrays[0])))
@@ -111,7 +108,6 @@ class TestSplitting:
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("length", [1_000, 1_025, 32_769, 70_001])
     def test_long_arrays_are_the_repetition_of_short_ones(self, dtype, length):
-        """An element's result does not depend on where it stands, before or behind the edges of kernel blocks."""
         op = "max" if dtype == "bool" else "mean"
         short = replicas_of(length, 3, (250,), dtype)
         long = [np.resize(array, length) for array in short]
@@ -126,7 +122,6 @@ class TestRepetition:
     @cases()
     @given(st.data(), op_dtypes, counts, shapes, seeds)
     def test_gives_the_same_bits(self, data, op_dtype, count, shape, seed):
-        """The second call of one ops object, whose plan is kept, and another object's first give the same."""
         op, dtype = op_dtype
         arrays = replicas_of(seed, count, shape, dtype)
         packs = data.draw(num_packs)

@@ -22,7 +22,6 @@ class TestNan:
     @cases(0.5)
     @given(st.data(), counts, seeds)
     def test_propagates_from_any_replica_in_every_op(self, dtype, op, data, count, seed):
-        """A NaN of one replica makes its own element NaN, on every destination, and no other."""
         arrays = [mixed_values(seed + r, (9,), dtype, is_finite=True) for r in range(count)]
         holder, position = data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, 8))
         ops = data.draw(all_ops(data.draw(st.sampled_from(["exact", "native"]))))
@@ -37,7 +36,6 @@ class TestNan:
     @pytest.mark.parametrize("dtype", COMPLEX)
     @pytest.mark.parametrize("op", ["SUM", "MEAN"])
     def test_stays_in_its_part_of_a_complex_sum(self, dtype, op):
-        """Real and imaginary parts are added apart: a NaN in one leaves the other."""
         arrays = [np.array([complex(1, 2)], dtype), np.array([complex(np.nan, 2)], dtype)]
         result = treefold.all_reduce(arrays, op)[0]
         assert np.isnan(result.real).all()
@@ -45,7 +43,6 @@ class TestNan:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_is_the_sum_of_opposite_infinities(self, dtype):
-        """+inf and −inf have no sum and no mean; that is not taken for an overflow on the way."""
         arrays = [np.array([value], dtype) for value in (np.inf, 1, -np.inf)]
         for op in ("sum", "mean"):
             assert is_nan(treefold.all_reduce(arrays, op)[0]).all()
@@ -57,21 +54,18 @@ class TestInfinity:
     @cases(0.3)
     @given(counts, seeds, st.data())
     def test_wins_over_everything_finite(self, dtype, op, count, seed, data):
-        """One infinite contribution among positive ones makes the result infinite, however large they are."""
         arrays = [np.abs(mixed_values(seed + r, (9,), dtype, is_finite=True)) for r in range(count)]
         arrays[data.draw(st.integers(0, count - 1))][4] = np.inf
         assert treefold.all_reduce(arrays, op)[0][4] == np.inf
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_is_the_sum_of_what_is_too_large(self, dtype):
-        """A sum that the dtype cannot hold is infinite; one that only overflows on the way is not."""
         most = largest(dtype)
         assert is_infinite(treefold.all_reduce([most, most])[0])
         assert_same_bits(treefold.all_reduce([most, most, -most])[0], most)
 
 
 def is_infinite(array):
-    """Tell whether all elements are infinite."""
     return bool((np.abs(array.astype("float64")) == np.inf).all())
 
 
@@ -80,7 +74,6 @@ class TestZeros:
     @pytest.mark.parametrize("op", ["SUM", "MEAN"])
     @pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
     def test_minus_zero_survives_sums(self, dtype, op, count):
-        """Only −0 contributions give −0: no sum starts from +0."""
         zero = np.array([complex(-0.0, -0.0) if dtype in COMPLEX else -0.0], dtype)
         for component in treefold.all_reduce([zero] * count, op):
             assert_same_bits(component, zero)
@@ -88,7 +81,6 @@ class TestZeros:
     @pytest.mark.parametrize("dtype", FLOATS)
     @pytest.mark.parametrize("holder", [0, 1, 2])
     def test_minus_zero_is_less_than_plus_zero(self, dtype, holder):
-        """MIN of both zeros is −0 and MAX is +0, whoever brings which."""
         plus, minus = np.array([0.0], dtype), np.array([-0.0], dtype)
         mostly_plus = [minus if replica == holder else plus for replica in range(3)]
         mostly_minus = [plus if replica == holder else minus for replica in range(3)]
@@ -97,7 +89,6 @@ class TestZeros:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_sign_of_a_product(self, dtype):
-        """Zero times a negative number is −0."""
         arrays = [np.array([value], dtype) for value in (0.0, -3.0)]
         assert_same_bits(treefold.all_reduce(arrays, "product")[0], np.array([-0.0], dtype))
 
@@ -110,7 +101,6 @@ class TestDenormals:
     @pytest.mark.parametrize("dtype", FLOATS)
     @pytest.mark.parametrize("count", [1, 2, 3, 7])
     def test_survive_sums_means_and_extremes(self, dtype, count):
-        """Replica r brings 2**r times the smallest denormal, and every op counts it: nothing is flushed to zero."""
         unit = 2.0 ** SMALLEST[dtype]
         arrays = [np.array([unit * 2**replica], dtype) for replica in range(count)]
         total = unit * (2**count - 1)
@@ -120,7 +110,6 @@ class TestDenormals:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_come_out_of_products(self, dtype):
-        """Half the smallest normal number is a denormal, not zero."""
         arrays = [np.array([2.0 ** (SMALLEST[dtype] + 1)], dtype), np.array([0.5], dtype)]
         assert_same_bits(treefold.all_reduce(arrays, "product")[0], np.array([2.0 ** SMALLEST[dtype]], dtype))
 
@@ -129,7 +118,6 @@ class TestBooleans:
     @cases()
     @given(counts, seeds)
     def test_min_is_and_max_is_or(self, count, seed):
-        """MIN of bools is True where all are, MAX where any is."""
         arrays = [mixed_values(seed + replica, (20,), "bool") for replica in range(count)]
         assert_same_bits(treefold.all_reduce(arrays, "min")[0], np.logical_and.reduce(arrays))
         assert_same_bits(treefold.all_reduce(arrays, "max")[0], np.logical_or.reduce(arrays))

@@ -114,7 +114,6 @@ class TestStructures:
     @cases(3.0)
     @given(st.data(), structures(), st.integers(1, 5))
     def test_come_back_as_they_were(self, data, structure, count):
-        """Nested lists, tuples, dicts, namedtuples and dataclasses, None leaves and the order of keys included."""
         value = PerReplica([filled(structure, lambda s, d, r=r: owned(r, s, d)) for r in range(count)])
         where, _ = data.draw(destinations(count))
         expected = filled(structure, lambda shape, dtype: owned_sum(count, shape, dtype))
@@ -124,7 +123,6 @@ class TestStructures:
     @cases()
     @given(structures(), st.integers(1, 4))
     def test_are_broadcast_and_reduced_in_place(self, structure, count):
-        """The same structures through ``broadcast``, and into ``out``."""
         one = filled(structure, lambda shape, dtype: owned(1, shape, dtype))
         copies = treefold.broadcast(one, [f"cpu:{index}" for index in range(count)])
         for copy in copies:
@@ -134,7 +132,6 @@ class TestStructures:
             assert_alike(copy, filled(structure, lambda s, d: np.asarray(owned(1, s, d) * np.array(count, d))))
 
     def test_keep_each_replicas_values_apart_when_keys_are_ordered_differently(self):
-        """Dicts are matched by key, not by position; the result has the order of replica 0."""
         one = {"b": np.array([1.0]), "a": np.array([10.0])}
         two = {"a": np.array([20.0]), "b": np.array([2.0])}
         result = treefold.all_reduce([one, two])[0]
@@ -164,7 +161,6 @@ class TestSparse:
     @cases(0.3)
     @given(st.data(), counts)
     def test_rows_are_concatenated_in_replica_order(self, dtype, data, count):
-        """Duplicates are kept, and replicas may bring any number of rows, even none."""
         count = min(count, 8) if dtype == "float16" else count
         slices = data.draw(sparse_rows(count, dtype))
         where, devices = data.draw(destinations(count))
@@ -180,7 +176,6 @@ class TestSparse:
     @cases(0.3)
     @given(st.data(), counts)
     def test_mixed_with_dense_gives_the_dense_sum(self, dtype, data, count):
-        """Where one replica brings rows and another a whole array, the result is the whole array."""
         rng = np.random.default_rng(data.draw(seeds))
         dense, values = [], []
         for replica in range(count):
@@ -196,7 +191,6 @@ class TestSparse:
     @cases(0.3)
     @given(st.integers(2, 8), seeds)
     def test_made_dense_may_hold_any_value(self, dtype, count, seed):
-        """Rows with NaN, infinities and the largest numbers are added without a warning, as everywhere."""
         rows = replicas_of(seed, count, (5, 3), dtype)
         sparse = [IndexedSlices(values, np.arange(5), (5, 3)) for values in rows]
         with np.errstate(invalid="ignore"):  # a signalling NaN is a value here
@@ -205,7 +199,6 @@ class TestSparse:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_made_dense_may_overflow(self, dtype):
-        """Two rows for one index whose sum the dtype cannot hold become infinite, without a warning."""
         rows = IndexedSlices(np.repeat(largest(dtype), 2), np.array([1, 1]), (2,))
         got = treefold.all_reduce([np.zeros(2, dtype), rows])[0]
         assert_same_bits(got, np.array([0, np.inf], dtype))
@@ -215,7 +208,6 @@ class TestBatches:
     @cases(2.0)
     @given(st.data())
     def test_of_every_kind_come_back_right_and_in_order(self, data):
-        """float32, float16, int32, sparse and empty values mixed, each with its own replicas' sum in its own place."""
         count = min(data.draw(counts), 8)
         kinds = data.draw(st.lists(st.sampled_from(["float32", "float16", "int32", "sparse", "empty"]), max_size=12))
         batch, expected = [], []
@@ -241,7 +233,6 @@ class TestBatches:
     @cases()
     @given(st.data())
     def test_equal_one_structure_of_the_same_values(self, data):
-        """A batch of n values and one dict of n leaves are reduced to the same bits."""
         batch = data.draw(batches(NUMBERS))
         count = len(batch[0])
         trees = [{str(i): arrays[replica] for i, arrays in enumerate(batch)} for replica in range(count)]

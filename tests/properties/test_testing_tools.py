@@ -45,7 +45,6 @@ class TestRounded:
     @cases(3.0)
     @given(seeds, st.integers(1, 2**20))
     def test_is_the_nearest_of_both_neighbours(self, dtype, seed, denominator):
-        """No number of the dtype is nearer than the one that it rounds to."""
         value = float(mixed_values(seed, (1,), dtype, is_finite=True)[0])
         exact = Fraction(value) / denominator
         nearest = np.array(rounded(exact, dtype), dtype)
@@ -84,7 +83,6 @@ class TestValues:
     @cases(0.3)
     @given(seeds, shapes)
     def test_have_their_dtype_and_shape(self, dtype, seed, shape):
-        """Mixed values are what was asked for, the same every time, and finite on demand."""
         values = mixed_values(seed, shape, dtype)
         assert (values.dtype.name, values.shape) == (dtype, shape)
         assert_same_bits(values, mixed_values(seed, shape, dtype))
@@ -93,7 +91,6 @@ class TestValues:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_specials_contain_every_edge(self, dtype):
-        """Both zeros, denormals, both ends, infinities and NaN."""
         values = [float(value) for value in special_values(dtype)]
         assert {repr(value) for value in values} >= {"0.0", "-0.0", "1.0", "inf", "-inf", "nan"}
         smallest = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}[dtype]
@@ -107,7 +104,6 @@ class TestHostile:
     @cases(0.5)
     @given(st.sampled_from(DTYPES), shapes, seeds)
     def test_holds_its_values(self, layout, dtype, shape, seed):
-        """The array equals the values it is made of, or their first one where it is broadcast."""
         values = mixed_values(seed, shape, dtype)
         hostile = Hostile(values, layout)
         is_repeated = layout == "broadcast" and values.size
@@ -115,7 +111,6 @@ class TestHostile:
         assert not hostile.anything_changed()
 
     def test_lies_as_it_says(self):
-        """Each layout is what its name promises, checked by NumPy's own flags and strides."""
         arrays = {layout: Hostile(np.arange(24.0).reshape(2, 3, 4), layout).array for layout in INPUT_LAYOUTS}
         assert arrays["row_major"].flags.carray
         assert arrays["column_major"].flags.farray
@@ -163,11 +158,9 @@ class TestAssertSameBits:
         ids=["dtype", "shape", "sign of zero", "sign of an imaginary zero", "last bit", "NaN"],
     )
     def test_sees_a_difference(self, got, expected):
-        """A dtype, a shape, a sign of zero, the last bit, a NaN."""
         with pytest.raises(AssertionError, match="expected"):
             assert_same_bits(got, expected)
 
     def test_takes_any_nan_for_any_other(self):
-        """Sign and payload of a NaN are not promised."""
         quiet, other = (np.array([bits], "uint32").view("float32") for bits in (0x7FC00000, 0xFFC00001))
         assert assert_same_bits(quiet, other) is None

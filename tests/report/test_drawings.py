@@ -47,20 +47,17 @@ every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 class TestDrawMovement:
     @every_plan
     def test_has_one_lifeline_for_each_device(self, plan):
-        """Each device has its line and its name, once."""
         names = [line.find(f"{NS}title").text for line in find(drawn(plan), "tf-lifeline")]
         assert names == list(dict.fromkeys(buffer.device for buffer in plan.buffers))
 
     @every_plan
     def test_has_one_arrow_for_each_copy_between_devices(self, plan):
-        """Arrows are the plan's hops: the same links, the same packs, in the order of the steps."""
         arrows = find(drawn(plan), "tf-copy")
         counts = Counter(arrow.find(f"{NS}title").text for arrow in arrows)
         assert counts == Counter(f"pack {hop.pack}: {hop.source} to {hop.target}" for hop in plan.hops)
 
     @every_plan
     def test_has_one_row_for_each_step(self, plan):
-        """Time goes down, a row per step."""
         assert len(find(drawn(plan), "tf-step")) == len(plan.steps)
 
     def test_marks_combinations_where_they_happen(self):
@@ -70,33 +67,28 @@ class TestDrawMovement:
         assert words == ["pack 0: combined", "pack 0: combined", "pack 0: combined, every contribution in"]
 
     def test_draws_the_first_packs_of_many_and_says_so(self):
-        """Of eleven packs eight are drawn."""
         drawing = drawn(plan_for(ReductionToOneDevice(), replicas=3, leaves=11))
         packs = {arrow.find(f"{NS}title").text.partition(":")[0] for arrow in find(drawing, "tf-copy")}
         assert packs == {f"pack {number}" for number in range(MAX_PACKS)}
         assert "3 more packs not drawn." in drawing
 
     def test_names_the_packs_only_where_there_are_several(self):
-        """One pack needs no legend of colours."""
         one, two = (plan_for(HierarchicalCopyAllReduce(num_packs=n), replicas=3) for n in (1, 2))
         assert ">pack 1</text>" in drawn(two)
         assert ">pack 0</text>" not in drawn(one)
 
     def test_puts_replicas_that_share_a_device_on_one_line(self):
-        """Two devices with two replicas each are two lines that name their replicas."""
         plan = plan_for(HierarchicalCopyAllReduce(), replicas=4, devices=["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
         lines = find(drawn(plan), "tf-lifeline")
         texts = ["|".join(text.text for text in line.iter(f"{NS}text")) for line in lines]
         assert texts == ["cpu:0|replicas 0, 1", "cpu:1|replicas 2, 3"]
 
     def test_draws_a_plan_that_moves_nothing(self):
-        """Arrays without elements have a plan without steps, which is a picture all the same."""
         value = PerReplica([np.zeros(0, np.float32)] * 2)
         drawing = drawn(HierarchicalCopyAllReduce().plan(value, value, walked=True))
         assert len(find(drawing, "tf-lifeline")) == 2
 
     def test_is_told_in_words(self):
-        """A title and a description stand for the picture where it is not seen."""
         root = ET.fromstring(drawn(plan_for(HierarchicalCopyAllReduce(), replicas=3)))  # noqa: S314
         assert root.find(f"{NS}title").text == "all_reduce by HierarchicalCopyAllReduce(num_packs=1) on 3 devices"
         assert root.find(f"{NS}desc").text.startswith("3 devices, 1 pack, 8 steps, from top to bottom.")
@@ -105,7 +97,6 @@ class TestDrawMovement:
 
 class TestDrawCurves:
     def test_draws_each_curve_under_its_name(self):
-        """Two curves, two lines with titles; the values' ends are told in words."""
         drawing = draw_curves([Curve("a<b", (2.0, 1.0), 0), Curve("c", (2.0, 0.5, 0.25), 1)], title="Loss")
         assert [curve.find(f"{NS}title").text for curve in find(drawing, "tf-curve")] == ["a<b", "c"]
         desc = ET.fromstring(drawing).find(f"{NS}desc").text  # noqa: S314
@@ -113,7 +104,6 @@ class TestDrawCurves:
 
     @pytest.mark.parametrize("values", [(1.0,), (0.5, 0.5), (0.0, 0.0), (1.0, 0.0), (1e-9, 1e9), (0.3,) * 5001])
     def test_stays_on_the_paper(self, values):
-        """One step, flat curves, zeros, many decades, many steps: every point lies in the drawing."""
         root = ET.fromstring(draw_curves([Curve("x", values, 0)], title="x"))  # noqa: S314 - our own text
         width, height = map(float, root.get("viewBox").split()[2:])
         (line,) = root.iter(f"{NS}polyline")
@@ -122,7 +112,6 @@ class TestDrawCurves:
         assert 2 <= len(points) <= 2002
 
     def test_breaks_its_legend_on_narrow_paper(self):
-        """On a phone the names stand below each other, above the curves, and none is cut."""
         curves = [Curve(f"three devices, method {tone}", (2.0, 1.0), tone) for tone in range(3)]
         root = ET.fromstring(draw_curves(curves, title="Loss", width=344))  # noqa: S314 - our own text
         names = [text for text in root.iter(f"{NS}text") if text.text.startswith("three")]
@@ -134,7 +123,6 @@ class TestDrawCurves:
 
 class TestDrawBars:
     def test_is_as_long_as_it_takes(self):
-        """Twice the time, twice the length; the longest and its words stay on the paper."""
         root = ET.fromstring(draw_bars({"one": 1e-3, "two": 2e-3}, title="t", width=344))  # noqa: S314 - our own text
         one, two = (bar.find(f"{NS}rect") for bar in root.iter(f"{NS}g"))
         assert float(two.get("width")) == pytest.approx(2 * float(one.get("width")), abs=0.11)
@@ -145,7 +133,6 @@ class TestDrawBars:
 class TestTheme:
     @pytest.mark.parametrize(("tones", "paper"), [(svg.LIGHT, "#ffffff"), (svg.DARK, "#14181d")])
     def test_colours_are_legible_on_their_paper(self, tones, paper):
-        """Every tone keeps the 4.5:1 that WCAG asks of text."""
         assert min(_contrast(tone, paper) for tone in tones) >= 4.5
 
     @pytest.mark.parametrize("tones", [svg.LIGHT, svg.DARK])
@@ -162,7 +149,6 @@ class TestTheme:
         assert 11 * least / 500 >= 9
 
     def test_follows_the_reader(self):
-        """Both papers are in the style, dark where the reader prefers it."""
         assert "@media(prefers-color-scheme:dark)" in svg.theme()
         assert "#ffffff" in svg.theme()
         assert "#14181d" in svg.theme()

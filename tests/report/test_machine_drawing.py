@@ -25,7 +25,6 @@ def overlap(one, other):
 class TestLayOut:
     @pytest.mark.parametrize("name", [*NAMES, "line:64", "16x8_h100"])
     def test_boxes_do_not_hide_each_other(self, name):
-        """No two nodes of any known machine overlap, and all are on the paper."""
         layout = lay_out(known_topology(name))
         boxes = list(layout.boxes.values())
         assert not [pair for pair in itertools.combinations(boxes, 2) if overlap(*pair)]
@@ -34,7 +33,6 @@ class TestLayOut:
 
     @every_machine
     def test_draws_every_node_and_every_link_once(self, name):
-        """A box per node, a line per pair that links join."""
         topology = known_topology(name)
         layout = lay_out(topology)
         assert list(layout.boxes) == list(topology.kinds)
@@ -52,7 +50,6 @@ class TestLayOut:
         }
 
     def test_puts_a_switch_over_its_devices(self):
-        """One bar as long as the row."""
         boxes = lay_out(known_topology("dgx_a100")).boxes
         bar, row = boxes["nvswitch"], [boxes[f"gpu:{n}"] for n in range(8)]
         assert len({box.y for box in row}) == 1
@@ -60,7 +57,6 @@ class TestLayOut:
         assert bar.width == pytest.approx(row[-1].x - row[0].x + row[0].width)
 
     def test_puts_sockets_beside_each_other(self):
-        """Each over its own devices."""
         boxes = lay_out(known_topology("pcie3_8gpu")).boxes
         assert boxes["cpu0"].y == boxes["cpu1"].y
         for number in range(8):
@@ -129,7 +125,6 @@ class TestLayOut:
 
     @pytest.mark.parametrize("name", ["3x8_a100", "4x8_h100", "8x8_h100", "2x16_mi250", "16x8_h100"])
     def test_leads_wires_around_hosts(self, name):
-        """Between its NIC and its rail a wire passes no frame and no other box."""
         topology = known_topology(name)
         layout = lay_out(topology)
         for ends, line in layout.lines.items():
@@ -152,14 +147,12 @@ class TestLayOut:
         assert len(lay_out(known_topology("ring:1")).boxes) == 1
 
     def test_lays_the_same_machine_out_alike(self):
-        """Twice the same."""
         assert lay_out(known_topology("mi250")) == lay_out(known_topology("mi250"))
 
 
 class TestDrawMachine:
     @every_machine
     def test_is_an_svg_told_in_words(self, name):
-        """Title and description stand for the picture; every node is named in it."""
         topology = known_topology(name)
         root = ET.fromstring(draw_machine(topology))  # noqa: S314 - our own text
         assert root.find(f"{NS}title").text == f"{name}: {len(topology.devices)} devices"
@@ -167,34 +160,28 @@ class TestDrawMachine:
 
     @pytest.mark.parametrize("name", ["2x8_a100", "8x8_h100", "ring:128"])
     def test_is_not_scrolled_on_a_wide_screen(self, name):
-        """Its least width fits a page of 1280 pixels, however large the machine."""
         root = ET.fromstring(draw_machine(known_topology(name)))  # noqa: S314 - our own text
         assert int(re.search(r"min-width:(\d+)px", root.get("style"))[1]) <= PAGE
         assert root.get("viewBox").startswith("0 0 ")
 
     def test_links_are_as_thick_as_they_are_wide(self):
-        """50 GB/s is twice as thick as 25."""
         topology = known_topology("dgx1_v100")
         wide, narrow = topology.capacity("gpu:0", "gpu:3"), topology.capacity("gpu:0", "gpu:1")
         assert thickness(topology, wide) == 2 * thickness(topology, narrow)
 
     def test_says_both_widths_of_a_link_that_differs(self):
-        """There and back, in its title."""
         builder = TopologyBuilder("pair").device("gpu:0").device("gpu:1")
         text = draw_machine(builder.link("gpu:0", "gpu:1", gb_per_s=10, back_gb_per_s=5, kind="pcie").build())
         assert "gpu:0 to gpu:1: 10 GB/s, back 5 GB/s pcie" in text
 
     def test_names_devices_by_kind_and_number(self):
-        """The kind is a part of its own, which a phone leaves out."""
         assert '<tspan class="tf-prefix">gpu:</tspan>3</text>' in draw_machine(known_topology("dgx1_v100"))
 
     def test_says_its_legend_in_words(self):
-        """For phones, which have no room for it."""
         words = "Links are drawn as thick as they are wide: 25 GB/s, 50 GB/s per direction."
         assert legend_in_words(known_topology("dgx1_v100")) == words
 
     def test_escapes_names(self):
-        """No name becomes markup."""
         builder = TopologyBuilder("<b>").device("gpu:0").switch("<script>")
         text = draw_machine(builder.link("gpu:0", "<script>", gb_per_s=1).build())
         assert "<script>" not in text

@@ -8,7 +8,6 @@ HOSTILE = "<script>alert('x')</script> & \"y\""
 
 class TestPlainTable:
     def test_lines_up_its_columns(self):
-        """The first column stands left, numbers stand right."""
         table = plain_table(["", "3 devices"], [["accuracy", "97.5%"], ["time", "1 s"]])
         assert table.splitlines() == [
             "          3 devices",
@@ -18,42 +17,35 @@ class TestPlainTable:
         ]
 
     def test_takes_no_rows(self):
-        """A table without rows is its header."""
         assert plain_table(["a", "b"], []) == "a    b\n--  --"
 
     def test_refuses_ragged_rows(self):
-        """A row of another length is a mistake of the caller."""
         with pytest.raises(ValueError, match="zip"):
             plain_table(["a", "b"], [["1"]])
 
 
 class TestMarkdownTable:
     def test_escapes_what_would_end_a_cell(self):
-        """A bar or a new line in a cell stays in its cell."""
         assert markdown_table(["a", "b"], [["x|y\nz", "1"]]).splitlines()[2] == "| x\\|y z |  1 |"
 
 
 class TestHtmlTable:
     def test_is_a_table_with_its_headers(self):
-        """The first row names the columns and the first column the rows."""
         html = html_table(Table(("size", "rings"), (("4 KiB", "9 µs"), ("1 GiB", "12 ms"))))
         assert html.count('<th scope="col">') == html.count('<th scope="row">') == 2
         assert html.count("<td>") == 2
 
     def test_breaks_long_cells_into_lines(self):
-        """Edges of a tree over 32 devices are words, not a figure: their column is set left, its header too."""
         html = html_table(Table(("a", "b", "c"), (("0", "1", "1→0, " * 31), ("1", "2", "1→0"))))
         assert html.count('<td class="long">') == html.count("<td>") == 2
         assert '<th scope="col" class="long">c</th>' in html
 
     def test_scrolls_by_itself(self):
-        """What is wider than the page is reached in a box of its own, by keyboard too."""
         assert html_table(Table(("a",), ())).startswith('<div class="table" role="region" aria-label="table" tabindex')
 
 
 class TestRenderPage:
     def test_has_no_frame_around_nothing(self):
-        """Without figures, checks, sentences and facts there are no cards for them."""
         html = render_page(Page("t", "", (), (), (Section("h", "", drawing="<svg/>"),), ()))
         body = html.partition("<body>")[2]
         assert body.count("<section>") == 1
@@ -61,7 +53,6 @@ class TestRenderPage:
         assert "Checks" not in body
 
     def test_escapes_every_text(self):
-        """No text that is given can become markup."""
         page = Page(
             HOSTILE,
             HOSTILE,
@@ -76,12 +67,10 @@ class TestRenderPage:
         assert "<svg/>" in html
 
     def test_folds_a_table_away_below_all_else(self):
-        """A reader opens it by its name."""
         section = Section("h", "", verbatim="v", table=Table(("a",), (("1",),)), folded="The <rows>")
         html = render_page(Page("t", "", (), (), (section,), ()))
         assert "<pre>v</pre><details><summary>The &lt;rows&gt;</summary><div class=" in html
 
     def test_says_failed_in_words(self):
-        """A verdict is a word, not only a colour."""
         html = render_page(Page("t", "s", (), (Check("c", holds=False, found="f"),), (), ()))
         assert '<li class="failed"><b>failed</b>' in html

@@ -63,28 +63,23 @@ def browse(tmp_path):
 
 class TestRenderPlanPage:
     def test_loads_nothing(self, page):
-        """It opens anywhere, offline, in years."""
         assert not re.findall(r"<link|<img|@import|https?://(?!www\.w3\.org)", page)
         assert not re.findall(r"\bsrc=", page)
 
     def test_lets_no_text_end_its_script(self, page):
-        """Texts are escaped, in the data as well."""
         assert page.count("</script>") == 2
         assert "&lt;/script&gt;" in page
 
     def test_shows_the_machine_before_the_checks(self, page):
-        """What one wants to see first stands first."""
         assert page.index("The plan at work") < page.index("<h2>Checks</h2>") < page.index("<h2>Predicted</h2>")
 
     def test_begins_with_what_the_plan_takes(self, page):
-        """The first line is in everyday words; what it proves comes below."""
         body = page.partition("<body>")[2]
         assert (
             body.index("<h1>1 MiB per GPU: 1 ms</h1>") < body.index("GB/s all-reduce") < body.index("The plan at work")
         )
 
     def test_draws_bars_of_one_size(self, planned):
-        """And says that they are seconds."""
         one = story(planned("dgx1_v100"), times={"treefold": [(4096.0, 1e-6)], "rings": [(4096.0, 2e-6)]})
         page = render_plan_page(one)
         assert "Seconds of each method." in page
@@ -119,13 +114,11 @@ class TestRenderPlanPage:
 
     @pytest.mark.parametrize(("packs", "opened"), [(8, " open"), (24, "")])
     def test_folds_many_packs_away(self, planned, packs, opened):
-        """Their buttons and their table are not what one wants to see first."""
         page = render_plan_page(story(planned("dgx1_v100", packs=packs)))
         assert f'<details{opened}><summary>{packs} packs<span class="shown"></span></summary>' in page
         assert "<details><summary>The packs</summary><div class=" in page
 
     def test_explains_its_words(self, page):
-        """In a line each."""
         terms = re.search(r'<dl class="terms">(.*)</dl>', page)[1]
         assert re.findall(r"<dt>(\w+)</dt><dd>[^<]{20,80}</dd>", terms) == ["Pack", "Root", "Bound"]
 
@@ -141,7 +134,6 @@ class TestPlayer:
         )
 
     def test_opens_on_one_tree_playing(self, page, browse):
-        """The pack that carries most, its dots alone, and the button would stop it."""
         dom = browse(page, "")
         first = re.search(r'"first":(\d+)', page)[1]
         assert f'data-only="{first}"' in dom
@@ -158,7 +150,6 @@ class TestPlayer:
         assert len(re.findall(r"<span>\d+ %</span>", dom)) == page.count("<i><b></b></i>") > 0
 
     def test_folds_links_of_one_load_the_busiest_first(self, planned):
-        """A row per load and width, which names all its links; every link is in one of them."""
         one = planned("mi300x", packs=8)
         page = render_plan_page(story(one))
         rows = [row.split(",") for row in re.findall(r'data-links="([\d,]+)"', page)]
@@ -168,7 +159,6 @@ class TestPlayer:
         assert "gpu:7 → gpu:6" in page
 
     def test_puts_the_busiest_links_first(self, planned):
-        """Rows of several loads are in the order of these."""
         one = planned("dgx1_v100")
         page = render_plan_page(story(one))
         links = list(dict.fromkeys([*shown_links(one.timeline), *one.timeline.links]))
@@ -178,7 +168,6 @@ class TestPlayer:
         assert loads == sorted(loads, reverse=True)
 
     def test_moves_with_the_keys(self, page, browse, still):
-        """Home is the start, where nothing is on its way; End is the end, where every link has carried its all."""
         press = still + "const p = document.querySelector('.tf-player');"
         press += "const key = (k) => p.dispatchEvent(new KeyboardEvent('keydown', {key: k}));"
         output = r"<output>([\d.]+) of ([\d.]+) "
@@ -212,7 +201,6 @@ class TestPlayer:
         assert float(paused[2]) == pytest.approx(float(begun[2]) + 0.1 * float(begun[3]), abs=0.011)
 
     def test_shows_one_pack_alone(self, page, browse, still):
-        """Chosen by its button: its tree and its links are lit, its dots stay, the others' go."""
         dom = browse(page, still + "document.querySelector('button[data-pack=\"1\"]').click();")
         assert 'data-only="1"' in dom
         dots = re.findall(r'<circle class="tf-(?:up|down) tf-tone-(\d)"([^>]*)>', dom)

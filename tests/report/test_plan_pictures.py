@@ -24,7 +24,6 @@ MACHINES = ["dgx1_v100", "dgx_a100", "pcie3_8gpu", "2x8_a100", "ring:5"]
 
 
 def marks(drawing, kind):
-    """Return the groups of a class."""
     root = ET.fromstring(drawing)  # noqa: S314 - our own text
     return [group for group in root.iter(f"{NS}g") if kind in group.get("class", "").split()]
 
@@ -32,14 +31,12 @@ def marks(drawing, kind):
 class TestPacksOf:
     @pytest.mark.parametrize("name", MACHINES)
     def test_are_the_trees_that_were_planned(self, planned, name):
-        """From the movement alone: the same roots, edges, depths and, to a millionth, shares."""
         one = planned(name)
         for pack, tree in zip(one.packs, one.packing.trees, strict=True):
             assert (pack.root, pack.depth, set(pack.pairs)) == (tree.root, tree.depth, set(tree.pairs))
             assert pack.share == pytest.approx(float(tree.share), abs=1e-6)
 
     def test_have_no_root_where_every_device_folds(self):
-        """In one shot everyone sends to everyone."""
         (pack,) = packs_of(one_shot().movement(one_array(known_topology("mesh:3").devices)))
         assert (pack.root, pack.depth, len(pack.pairs)) == (None, 1, 6)
 
@@ -63,7 +60,6 @@ class TestGroupPacks:
 
 class TestDrawTrees:
     def test_draws_a_tree_with_its_edges_and_its_root(self, planned):
-        """A picture per shape, every pack in one of them: n − 1 arrows, and one dot that is filled."""
         one = planned("dgx1_v100", packs=6)
         trees = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")
         assert sorted(int(n) for tree in trees for n in tree.get("data-packs").split(",")) == list(range(6))
@@ -75,13 +71,11 @@ class TestDrawTrees:
             assert f"root {tree.root}" in drawn.find(f"{NS}title").text
 
     def test_draws_equal_trees_once(self, planned):
-        """Eight stars, one per GPU of a mesh, are one picture that says so."""
         one = planned("mi300x", packs=8)
         (tree,) = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")
         assert [text.text for text in tree.iter(f"{NS}text")][:2] == ["8 packs: 100.0%", "depth 1"]
 
     def test_draws_the_largest_of_many(self, planned, monkeypatch):
-        """Of more shapes than fit, those that carry least are left out, and that is said."""
         one = planned("dgx1_v100", packs=16)
         groups = group_packs(one.packs, [one.topology.devices])
         monkeypatch.setattr("treefold.topology.drawing.tree_drawing.MAX_TREES", 2)
@@ -91,7 +85,6 @@ class TestDrawTrees:
 
     @pytest.mark.parametrize(("name", "sides"), [("2x8_h100", 8), ("pcie3_8gpu", 4)])
     def test_stands_devices_by_host_or_socket(self, planned, name, sides):
-        """Those of the first left, those of the second right, as in the picture of the machine."""
         one = planned(name)
         tree = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")[0]
         places = [float(circle.get("cx")) for circle in tree.iter(f"{NS}circle")]
@@ -101,13 +94,11 @@ class TestDrawTrees:
 class TestDrawTimeline:
     @pytest.mark.parametrize("name", MACHINES)
     def test_has_a_row_for_every_link_that_carries_something(self, planned, name):
-        """Or for as many as fit, the busiest, and the others are counted."""
         one = planned(name)
         rows = marks(draw_timeline(one.timeline, one.topology), "tf-row")
         assert len(rows) == min(len(one.timeline.links), 64)
 
     def test_says_how_much_of_a_link_was_used(self, planned):
-        """Bytes over width and time, in words."""
         one = planned("ring:5", packs=5)
         title = marks(draw_timeline(one.timeline, one.topology), "tf-row")[0].find(f"{NS}title").text
         use = one.timeline.links["gpu:0", "gpu:1"].nbytes / 25e9 / one.timeline.duration_s
@@ -133,7 +124,6 @@ class TestWriteTrace:
         assert max(ends.values()) == pytest.approx(one.timeline.duration_s * 1e6, abs=1e-3)
 
     def test_names_its_tracks(self, planned):
-        """Links by their ends and widths; the critical path has one of its own."""
         one = planned("ring:5")
         heads = [e for e in json.loads(write_trace(one.timeline, one.topology))["traceEvents"] if e["ph"] == "M"]
         names = {e["args"]["name"] for e in heads}
@@ -143,14 +133,12 @@ class TestWriteTrace:
 class TestDrawPacking:
     @pytest.mark.parametrize("name", MACHINES)
     def test_is_one_svg_of_machine_trees_and_timeline(self, planned, name):
-        """All three, once each."""
         one = planned(name)
         drawing = draw_packing(one.topology, one.packing, one.packs, one.timeline)
         assert [len(marks(drawing, kind)) for kind in ("tf-machine", "tf-trees", "tf-timeline")] == [1, 1, 1]
 
     @pytest.mark.parametrize("name", ["mi250", "a100_pcie_8gpu", "ring:5"])
     def test_cuts_no_line_of_its_head(self, planned, name):
-        """However long the title and the bottleneck: they are broken into lines that fit the paper."""
         one = planned(name)
         title = f"{name}, 8 GPUs, 1 GiB per GPU: 39.2 ms; NCCL-like rings: 39.3 ms. NVLinks are missing from this file."
         root = ET.fromstring(draw_packing(one.topology, one.packing, one.packs, title=title))  # noqa: S314
@@ -162,7 +150,6 @@ class TestDrawPacking:
         assert " ".join(line.text for line in lines).startswith(title)
 
     def test_says_what_is_lost(self, planned):
-        """Four packs of a DGX-1 reach less than the optimum, and the headline says how much."""
         one = planned("dgx1_v100", packs=4)
         words = draw_packing(one.topology, one.packing, one.packs)
         reached = one.packing.algbw_bytes_per_s / 1e9
@@ -171,7 +158,6 @@ class TestDrawPacking:
 
 class TestDrawSizes:
     def test_has_a_curve_for_each_method_under_the_bound(self):
-        """Two curves, one dashed line, and every point in words."""
         times = {"a": [(4096.0, 1e-6), (2.0**20, 1e-5)], "<b>": [(4096.0, 2e-6), (2.0**20, 1e-4)]}
         drawing = draw_sizes(times, title="t", bound=200e9)
         assert len(marks(drawing, "tf-curve")) == 2
@@ -180,14 +166,12 @@ class TestDrawSizes:
         assert "<b>" not in drawing
 
     def test_draws_bars_where_there_is_one_size(self):
-        """A curve of one point is none: the seconds stand beside each other."""
         drawing = draw_sizes({"a": [(4096.0, 1e-6)], "b": [(4096.0, 2e-6)]}, title="t", bound=200e9)
         assert (len(marks(drawing, "tf-bar")), len(marks(drawing, "tf-curve"))) == (2, 0)
         assert ">2 µs</text>" in drawing
 
     @pytest.mark.parametrize("width", [344.0, 960.0])
     def test_stays_on_its_paper(self, width):
-        """On a phone and on a screen no name and no size is cut or touches the next one."""
         times = {name: [(2.0**power, 1e-9 * 2**power) for power in range(12, 31, 2)] for name in ("trees", "x" * 30)}
         root = ET.fromstring(draw_sizes(times, title="t", width=width))  # noqa: S314 - our own text
         lines = {}
@@ -217,7 +201,6 @@ class TestDescribeBottleneck:
         ],
     )
     def test_says_who_is_held_apart_by_what(self, name, words):
-        """The groups of the certificate, the width between them, and where it is."""
         topology = known_topology(name)
         assert describe_bottleneck(optimal_packing(topology), topology) == words
 
@@ -225,7 +208,6 @@ class TestDescribeBottleneck:
 class TestCertificate:
     @pytest.mark.parametrize("name", [*MACHINES, "mi250", "dgx2", "a100_pcie_8gpu"])
     def test_is_the_same_when_it_is_computed_again(self, name):
-        """Exactly: whole prices, exact capacities; and no link carries more than it can."""
         topology = known_topology(name)
         packing = optimal_packing(topology)
         assert recomputed_bound(packing, topology) == packing.certificate.bound
@@ -233,14 +215,12 @@ class TestCertificate:
         assert most_loaded(packing, topology) > Fraction(99, 100)
 
     def test_is_not_computed_where_directions_differ(self):
-        """There the bound is that of trees up and down apart."""
         builder = TopologyBuilder("pair").device("gpu:0").device("gpu:1")
         topology = builder.link("gpu:0", "gpu:1", gb_per_s=10, back_gb_per_s=5).build()
         assert recomputed_bound(optimal_packing(topology), topology) is None
 
 
 def test_pages_have_no_links_to_elsewhere(planned):
-    """What is drawn is all there is: nothing is loaded."""
     one = planned("ring:5")
     drawing = draw_packing(one.topology, one.packing, one.packs, one.timeline)
     assert not re.findall(r"(?:href|src|url)\s*[=(]", drawing)

@@ -20,7 +20,6 @@ def owned(count):
 
 class TestClusters:
     def test_values_of_other_tasks_are_reduced_in_their_graph(self):
-        """TensorFlow's sessions move them; they meet on the destination."""
         devices = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(3)]
         with tf.Graph().as_default() as graph:
             parts = []
@@ -40,13 +39,11 @@ class TestClusters:
             assert [part.tolist() for part in session.run(names)] == [[float(np.float32(7 / 3))] * 3] * 3
 
     def test_values_of_other_tasks_are_refused_in_functions(self):
-        """Functions run in this process."""
         with pytest.raises(TreefoldError, match="is a device of rank 1, and ranks need a group"):
             tf.function(lambda: HierarchicalCopyAllReduce().reduce(SUM, 1.0, "/job:worker/task:1/device:CPU:0"))()
 
     @pytest.mark.parametrize("task", ["/job:worker/replica:0/task:1", "/job:worker/task:1"])
     def test_names_of_the_own_task_are_those_of_this_process(self, task, monkeypatch):
-        """Destinations and ``reduce_to_device`` may be named so; task 10 is another."""
         monkeypatch.setattr(tensorflow, "_own_task", lambda: "/job:worker/replica:0/task:1")
         ops = ReductionToOneDevice(f"{task}/device:CPU:1")
         assert device_name(f"{task}/device:CPU:1") == "cpu:1"

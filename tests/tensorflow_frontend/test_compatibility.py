@@ -45,7 +45,6 @@ class SumOnFirst(CrossDeviceOps):
         self.seen = []
 
     def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
-        """Note the arguments; add, and copy."""
         self.seen.append((reduce_op, type(per_replica_value), options))
         return self.broadcast(tf.add_n(per_replica_value.values), destinations)
 
@@ -53,17 +52,14 @@ class SumOnFirst(CrossDeviceOps):
 class TestClasses:
     @pytest.mark.parametrize("ops", [HierarchicalCopyAllReduce, NcclAllReduce], ids=lambda ops: ops.__name__)
     def test_all_reduces_are_all_reduce_cross_device_ops(self, ops):
-        """As in every version of TensorFlow."""
         assert isinstance(ops(), AllReduceCrossDeviceOps)
 
     def test_each_keeps_the_ops_of_its_own_name(self):
-        """A base class in between makes no other ops of them."""
         made = [type(ops()._ops).__name__ for ops in ALL]
         assert made == ["ReductionToOneDevice", "AllReduceCrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce"]
 
     @pytest.mark.parametrize("ops", ALL, ids=lambda ops: ops.__name__)
     def test_hold_nothing_of_their_own_that_cannot_be_copied(self, ops):
-        """Beside treefold's ops: deep copies and pickles are made of the rest, and reduce."""
         made = ops()
         own = {name: value for name, value in vars(made).items() if name != "_ops"}
         for copied in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):  # noqa: S301 - our own
@@ -74,7 +70,6 @@ class TestClasses:
 
     @pytest.mark.parametrize("ops", [3, "nccl", treefold.HierarchicalCopyAllReduce], ids=repr)
     def test_base_takes_ops_of_treefold(self, ops):
-        """A class, or a name, reduces nothing."""
         with pytest.raises(
             ArgumentError, match=r"^ops is .*\. It takes an ops object of treefold, such as treefold\.Hierarchical"
         ):
@@ -84,14 +79,12 @@ class TestClasses:
 class TestSubclasses:
     @WRAPPED
     def test_reduce_by_what_they_define(self, wrapped, on_devices):
-        """One method is enough, eagerly and traced."""
         ops = SumOnFirst()
         result = wrapped(lambda value: ops.reduce(SUM, value, "cpu:1"))(on_devices(owned(3)))
         assert result.numpy().tolist() == [7.0] * 3
         assert ops.seen[0][0] is SUM
 
     def test_get_distributed_values_and_options(self):
-        """Also where the caller brings a number and no options."""
         ops = SumOnFirst()
         assert float(ops.reduce(SUM, 5.0, "cpu:0")) == 5.0
         [(_, kind, options)] = ops.seen
@@ -100,7 +93,6 @@ class TestSubclasses:
 
     @WRAPPED
     def test_serve_a_strategy(self, wrapped, on_cpus):
-        """Batches are reduced value by value."""
         ops = SumOnFirst()
         strategy = on_cpus(3, ops)
 
@@ -115,14 +107,12 @@ class TestSubclasses:
 
     @WRAPPED
     def test_gather_and_broadcast_without_defining_it(self, wrapped, on_devices):
-        """Both only copy."""
         value = on_devices(owned(2, (1,)))
         assert wrapped(lambda value: Unnamed()._gather(value, "cpu:1", 0))(value).numpy().tolist() == [1.0, 2.0]
         copies = wrapped(lambda value: list(Unnamed().broadcast(value.values[1], ["cpu:0", "cpu:2"]).values))(value)
         assert [part.numpy().tolist() for part in copies] == [[2.0], [2.0]]
 
     def test_that_define_nothing_say_so(self, on_devices):
-        """Instead of an attribute of None."""
         with pytest.raises(
             NotImplementedError,
             match=r"^Unnamed has no ops and no reduce_implementation\. Define reduce_implementation, or hand ops of ",
@@ -130,26 +120,21 @@ class TestSubclasses:
             Unnamed().batch_reduce(SUM, [(on_devices(owned(2)), "cpu:0")])
 
     def test_are_handed_no_destinations_that_are_none(self):
-        """They are read before."""
         ops = SumOnFirst()
         with pytest.raises(ArgumentError, match=r"^The destination is 7\. "):
             ops.reduce(SUM, 5.0, 7)
         assert ops.seen == []
 
     def test_may_add_to_what_a_class_of_ours_does(self, on_devices):
-        """The public method calls the one that subclasses define."""
-
         class Doubled(HierarchicalCopyAllReduce):
             """Twice the sum."""
 
             def reduce_implementation(self, *arguments):
-                """Reduce and double."""
                 return 2 * super().reduce_implementation(*arguments)
 
         assert Doubled().reduce(SUM, on_devices(owned(3)), "cpu:0").numpy().tolist() == [14.0] * 3
 
     def test_are_shown_by_their_name(self):
-        """There are no ops to show."""
         assert repr(SumOnFirst()) == "SumOnFirst()"
 
 
@@ -163,7 +148,6 @@ class TestOptions:
         assert total.numpy().tolist() == again.numpy().tolist() == [7.0] * 3
 
     def test_under_both_names_are_refused(self, on_devices):
-        """One of them would be dropped."""
         hints = tf.distribute.experimental.CommunicationOptions()
         with pytest.raises(CallError, match=r"^options and experimental_hints are two names of one argument\."):
             HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(2)), "cpu:0", hints, experimental_hints=hints)
@@ -183,7 +167,6 @@ class TestOptions:
 
 class TestMismatches:
     def test_are_errors_of_both_kinds(self, on_devices):
-        """A program catches TensorFlow's error, or treefold's, or a ValueError."""
         value = on_devices([np.zeros(2, "float32"), np.zeros(3, "float32")])
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             HierarchicalCopyAllReduce().reduce(SUM, value, "cpu:0")
@@ -195,13 +178,11 @@ class TestMismatches:
         assert (error.op, error.node_def, error.error_code) == (None, None, tf.errors.INVALID_ARGUMENT)
 
     def test_survive_a_process_boundary(self):
-        """They are pickled as what they are."""
         error = pickle.loads(pickle.dumps(errors.ReplicaMismatchError("Replica 1 differs.")))  # noqa: S301 - our own
         assert type(error) is errors.ReplicaMismatchError
         assert str(error) == "Replica 1 differs."
 
     def test_keep_their_class_inside_tf_function(self, on_devices):
-        """AutoGraph raises errors anew."""
         value = on_devices([np.zeros(2, "float32"), np.zeros(3, "float64")])
         with pytest.raises(errors.ReplicaMismatchError, match=r"Replica 1 has float64 \(3,\)"):
             tf.function(lambda value: ReductionToOneDevice(accumulation_fn=tf.add_n).reduce(SUM, value, "cpu:0"))(value)
@@ -222,7 +203,6 @@ class TestMismatches:
             HierarchicalCopyAllReduce()._gather(value, "cpu:0", 0)
 
     def test_of_dtypes_in_a_gather_have_no_words_to_add(self, on_devices):
-        """TensorFlow's are about a node."""
         value = on_devices([np.zeros(3, "float32"), np.zeros(3, "float64")])
         with pytest.raises(errors.ReplicaMismatchError, match=r"cast one of them\.$"):
             HierarchicalCopyAllReduce()._gather(value, "cpu:0", 0)
@@ -247,7 +227,6 @@ class TestUnusualTensors:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_that_have_no_sum_are_refused_by_the_name_of_their_dtype(self, dtype, make, way):
-        """TensorFlow's name of it, not NumPy's."""
         ops = HierarchicalCopyAllReduce()
         with pytest.raises(treefold.errors.DtypeError, match=rf"{dtype} cannot be reduced\. Reducible are float16, "):
             way(lambda value: ops.reduce(SUM, value, "cpu:0"), PerReplica([make(), make()]))
@@ -258,7 +237,6 @@ class TestUnusualTensors:
         ids=lambda value: type(value).__name__,
     )
     def test_of_several_parts_are_refused_in_words(self, value):
-        """They are tensors to TensorFlow's users; each has a way of becoming dense."""
         name = type(value).__name__
         sentence = rf"is a {name}, which is made of several tensors\. It takes tensors and IndexedSlices: make it dense"
         for call in (
@@ -271,7 +249,6 @@ class TestUnusualTensors:
             HierarchicalCopyAllReduce().broadcast(value, "cpu:0")
 
     def test_that_are_quantized_are_gathered(self, way):
-        """Nothing is computed with them."""
         value = PerReplica([quantized(), quantized()])
         gathered = way(lambda value: HierarchicalCopyAllReduce()._gather(value, "cpu:0", 0), value)
         assert (gathered.dtype, gathered.shape) == (tf.qint8, (4,))
@@ -289,11 +266,9 @@ class TestRetraces:
 
     @pytest.fixture(autouse=True)
     def without_operation(self, monkeypatch):
-        """Make calls."""
         monkeypatch.setattr(operation, "ensure_registered", lambda: False)
 
     def test_share_one_function(self, dtype, on_devices):
-        """However many shapes one function is traced for, while all traces are kept."""
         ops = HierarchicalCopyAllReduce()
         total = tf.function(lambda value: ops.reduce(SUM, value, "cpu:0"), reduce_retracing=False)
         before = registered()
@@ -303,7 +278,6 @@ class TestRetraces:
         assert registered() == before + 1
 
     def test_leave_nothing_when_function_and_ops_are_gone(self, dtype, on_devices):
-        """Nothing outlives what calls it."""
         value, before = on_devices(owned(2, dtype=dtype)), registered()
         for _ in range(4):
             ops = ReductionToOneDevice()
@@ -332,7 +306,6 @@ class TestRetraces:
         assert tf.function(lambda value: inner(value) + 2)(value).numpy().tolist() == [9.0] * 3
 
     def test_of_more_kinds_than_are_remembered_go_on(self, dtype, on_devices):
-        """Old graphs keep their functions when the ops object forgets them."""
         ops = HierarchicalCopyAllReduce()
         totals = []
         for number in range(70):
@@ -353,7 +326,6 @@ class TestRetraces:
         assert tf.saved_model.load(str(tmp_path)).total(*parts).numpy().tolist() == [7.0] * 3
 
     def test_in_a_graph_of_sessions_live_as_long_as_the_graph(self, dtype):
-        """There is no function around them."""
         before = registered()
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             with tf.device("cpu:0"):
@@ -366,7 +338,6 @@ class TestRetraces:
 
 
 def test_nothing_warns():
-    """What is used of TensorFlow is not deprecated."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         total = tf.function(lambda: HierarchicalCopyAllReduce().reduce(SUM, 1.0, "cpu:0"))()

@@ -33,7 +33,6 @@ class WeightsPerEpoch(keras.callbacks.Callback):
         self.seen = []
 
     def on_epoch_end(self, epoch, logs=None):
-        """Look."""
         assert np.isfinite(logs["loss"]), epoch
         self.seen.append([np.array(weight) for weight in self.model.get_weights()])
 
@@ -91,14 +90,12 @@ class TestFit:
         assert farthest(first, fitted_on_one_device("float32")[0]) <= 2e-5
 
     def test_moves_the_weights(self):
-        """Training trains: equal weights above are not equal because nothing happened."""
         first, second = fitted_on_one_device("float64")
         assert farthest(first, second) > 1e-2
 
 
 class TestTensorflowsOwnOps:
     def test_lose_a_replica_of_three(self, on_cpus):
-        """The third replica's gradients are not in TensorFlow's sum, and training goes elsewhere."""
         theirs, _ = fitted(on_cpus(3, tf.distribute.HierarchicalCopyAllReduce()), "float64")
         assert farthest(theirs, fitted_on_one_device("float64")[0]) > 1e-2
 

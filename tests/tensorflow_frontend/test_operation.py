@@ -33,7 +33,6 @@ class TestRegistration:
 
     @pytest.mark.parametrize("dtype", FOLDABLE)
     def test_takes_every_dtype(self, dtype):
-        """That a kernel folds."""
         parts = [tf.cast(tf.constant([0, 1]), dtype)] * 2
         op = "max" if dtype == "bool" else "product"
         made = tf.function(lambda parts: HierarchicalCopyAllReduce().reduce(op, PerReplica(parts), "cpu:0"))
@@ -63,7 +62,6 @@ class TestAttributes:
         ],
     )
     def test_that_contradict_each_other_are_refused(self, words, given):
-        """In words, and nothing is written beyond a tensor."""
         assert operation.ensure_registered()
         plain = {"R": tf.float32, "dtype": native.DTYPES["float32"], "op": 0, "accumulate": 0}
         parts = [tf.ones(1001), tf.ones(1001)]
@@ -77,7 +75,6 @@ class TestAttributes:
 
     @pytest.mark.parametrize("shapes", [([3], [4]), ([4], [3]), ([2, 3], [3, 2]), ([6], [6, 1])], ids=str)
     def test_shapes_that_differ_are_refused(self, shapes):
-        """Where tracing could not see it."""
         assert operation.ensure_registered()
 
         @tf.function(input_signature=[[tf.TensorSpec(None)] * 2])
@@ -90,7 +87,6 @@ class TestAttributes:
             fold([tf.ones(shape) for shape in shapes])
 
     def test_texts_cannot_be_folded(self):
-        """Their tensors hold pointers."""
         assert operation.ensure_registered()
         with tf.Graph().as_default(), pytest.raises(TypeError, match=r"not in list of allowed values"):
             op_def_library.apply_op(
@@ -103,7 +99,6 @@ class TestGradients:
 
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_of_what_stands_beside_a_reduction_are_as_without(self, op):
-        """Such as a loss that is reported."""
         ops = HierarchicalCopyAllReduce()
 
         @tf.function
@@ -119,7 +114,6 @@ class TestGradients:
 
 class TestContributions:
     def test_stay_as_they_are(self, on_devices):
-        """Those that are used again, those of variables, and constants of the graph."""
         variables = [tf.Variable(tf.fill([LARGE], 2.0**replica)) for replica in range(3)]
 
         @tf.function

@@ -36,7 +36,6 @@ class TestReduce:
     @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
     @pytest.mark.parametrize("ops", ALL, ids=lambda ops: ops.__name__)
     def test_counts_every_replica_once(self, ops, count, way, on_devices):
-        """Every class, any number of devices, every way of calling."""
         value = on_devices(owned(count))
         result = way(lambda value: ops().reduce(SUM, value, "cpu:0"), value)
         assert np.array_equal(result.numpy(), np.full((3, 5), 2**count - 1, "float32"))
@@ -52,32 +51,27 @@ class TestReduce:
         assert found.tobytes() == expected.tobytes()
 
     def test_mean_of_finite_values_is_finite(self, way, on_devices):
-        """Also where the sum is not."""
         value = on_devices([np.full(4, factor * 2.0**1022) for factor in (2, 3, 1)])
         result = way(lambda value: ReductionToOneDevice().reduce(MEAN, value, "cpu:0"), value)
         assert result.numpy().tolist() == [2.0**1023] * 4
 
     def test_one_destination_gives_a_tensor_there(self, on_devices, read):
-        """TensorFlow's callers count on a bare tensor."""
         [(device, array)] = read(ReductionToOneDevice().reduce(MEAN, on_devices(owned(3)), "/cpu:5"))
         assert device == "cpu:5"
         assert np.array_equal(array, np.full((3, 5), np.float32(7 / 3)))
 
     def test_devices_may_be_given_as_tensorflow_has_them(self, on_devices, read):
-        """A logical device, which is a tuple of two texts, is one device."""
         fifth, spec = tf.config.list_logical_devices("CPU")[5], tf.DeviceSpec(device_type="CPU", device_index=3)
         value = on_devices(owned(2))
         for destinations, expected in ((fifth, ["cpu:5"]), (spec, ["cpu:3"]), ([fifth, "cpu:1"], ["cpu:5", "cpu:1"])):
             assert [device for device, _ in read(ReductionToOneDevice().reduce(SUM, value, destinations))] == expected
 
     def test_several_destinations_give_mirrored_in_their_order(self, on_devices, read):
-        """A list of devices is a destination, too."""
         result = HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(3)), ["cpu:4", "cpu:0"])
         assert isinstance(result, tf.distribute.DistributedValues)
         assert [(device, array[0, 0]) for device, array in read(result)] == [("cpu:4", 7.0), ("cpu:0", 7.0)]
 
     def test_a_variable_is_a_destination_and_stays_as_it_is(self, on_cpus, on_devices, read):
-        """Only its devices count."""
         with on_cpus(3, None).scope():
             variable = tf.Variable(tf.fill([3, 5], 100.0))
         result = HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(3)), variable)
@@ -87,13 +81,11 @@ class TestReduce:
         assert [float(component[0, 0]) for component in variable.values] == [100.0] * 3
 
     def test_a_mirrored_variable_is_a_value(self, on_cpus, way):
-        """Its components are contributions."""
         with on_cpus(3, None).scope():
             variable = tf.Variable(2.0)
         assert float(way(lambda: HierarchicalCopyAllReduce().reduce(SUM, variable, "cpu:0"))) == 6.0
 
     def test_a_number_is_one_replica(self):
-        """As in TensorFlow."""
         assert float(HierarchicalCopyAllReduce().reduce(SUM, 5.0, "cpu:1")) == 5.0
 
     def test_mean_of_integers_is_float(self, way, on_devices):
@@ -103,12 +95,10 @@ class TestReduce:
         assert (result.dtype, result.numpy().tolist()) == (tf.float32, [225.0])
 
     def test_shape_is_known_while_tracing(self, on_devices):
-        """What is known of the values is known of the result."""
         result = tf.function(lambda value: HierarchicalCopyAllReduce().reduce(MEAN, value, "cpu:0"))
         assert result.get_concrete_function(on_devices(owned(2))).output_shapes == (3, 5)
 
     def test_takes_shapes_that_are_not_known_while_tracing(self, way, on_devices):
-        """Lengths are seen when the graph runs."""
         value = on_devices(owned(3, (4,)))
 
         def reduce_longer(value):
@@ -119,13 +109,11 @@ class TestReduce:
         assert np.array_equal(way(reduce_longer, value).numpy(), np.full(4, np.float32(7 / 3)))
 
     def test_runs_inside_xla(self, on_devices):
-        """There the plan runs as TensorFlow ops."""
         value = on_devices(owned(5))
         compiled = tf.function(lambda value: HierarchicalCopyAllReduce(2).reduce(SUM, value, "cpu:0"), jit_compile=True)
         assert np.array_equal(compiled(value).numpy(), np.full((3, 5), 31, "float32"))
 
     def test_accumulation_fn_takes_tensors(self, way, on_devices):
-        """TensorFlow's own default, for one."""
         ops = ReductionToOneDevice(accumulation_fn=tf.add_n)
         result = way(lambda value: ops.reduce(MEAN, value, "cpu:1"), on_devices(owned(3)))
         assert np.array_equal(result.numpy(), np.full((3, 5), np.float32(7 / 3)))
@@ -141,7 +129,6 @@ class TestReduce:
         assert result.numpy().tolist() == right.tolist()
 
     def test_follows_a_topology(self, way, on_devices):
-        """Packs travel along the machine's trees, as ops too; the sum is whole."""
         machine = treefold.load_topology(
             '{"devices": ["cpu:0", "cpu:1", "cpu:2"], "links": [{"between": ["cpu:0", "cpu:1"], "gb_per_s": 10},'
             '{"between": ["cpu:1", "cpu:2"], "gb_per_s": 10}]}'
@@ -155,7 +142,6 @@ class TestReduce:
             assert all((tensor.numpy() == 7).all() for tensor in tensors)
 
     def test_says_what_made_it(self):
-        """The constructor call, where it lives."""
         assert (
             repr(HierarchicalCopyAllReduce(num_packs=2)) == "treefold.tensorflow.HierarchicalCopyAllReduce(num_packs=2)"
         )
@@ -181,11 +167,9 @@ class TestBatchReduce:
         assert [float(result) for result in results] == [1.0, 3.0]
 
     def test_of_nothing_is_nothing(self, way):
-        """No pairs, no results."""
         assert way(lambda: HierarchicalCopyAllReduce().batch_reduce(SUM, [])) == []
 
     def test_errors_name_the_pair(self, on_devices):
-        """Which of many gradients it is."""
         good, bad = on_devices(owned(2)), on_devices([np.zeros(2, "float32"), np.zeros(3, "float32")])
         with pytest.raises(
             MismatchError, match=r"^Pair 1: Replica 1 has float32 \(3,\) where replica 0 has float32 \(2,\)"
@@ -210,7 +194,6 @@ def rows(replica, count=None):
 
 class TestIndexedSlices:
     def test_are_laid_behind_each_other(self, way, on_devices):
-        """In replica order, duplicates kept; MEAN divides the rows."""
         value = on_devices([rows(0), rows(1), rows(2)])
         result = way(lambda value: HierarchicalCopyAllReduce().reduce(MEAN, value, "cpu:0"), value)
         assert result.indices.numpy().tolist() == [0, 0, 1, 0, 1, 2]
@@ -218,27 +201,23 @@ class TestIndexedSlices:
         assert result.dense_shape.numpy().tolist() == [4, 2]
 
     def test_mixed_with_dense_values_become_dense(self, way, on_devices):
-        """Rows are added where they belong."""
         value = on_devices([rows(0), np.full((4, 2), 2, "float32"), rows(2)])
         result = way(lambda value: ReductionToOneDevice().reduce(SUM, value, "cpu:0"), value)
         assert result.numpy()[:, 0].tolist() == [7.0, 6.0, 6.0, 2.0]
 
     def test_stay_sparse_when_broadcast(self):
-        """Every destination gets the rows."""
         result = HierarchicalCopyAllReduce().broadcast(rows(1), ["cpu:0", "cpu:3"])
         assert [component.indices.numpy().tolist() for component in result.values] == [[0, 1], [0, 1]]
 
 
 class TestBroadcastAndGather:
     def test_broadcast_copies_to_every_device(self, way, read):
-        """The value, everywhere."""
         result = HierarchicalCopyAllReduce().broadcast(tf.constant([1.0, 2.0]), ["cpu:2", "cpu:1"])
         assert [(device, array.tolist()) for device, array in read(result)] == [("cpu:2", [1, 2]), ("cpu:1", [1, 2])]
         traced_one = way(lambda: HierarchicalCopyAllReduce().broadcast(tf.constant([1.0, 2.0]), "cpu:2"))
         assert traced_one.numpy().tolist() == [1.0, 2.0]
 
     def test_strategy_gather_lays_behind_each_other(self, on_cpus, way):
-        """``Strategy.gather`` calls these ops."""
         strategy = on_cpus(3, HierarchicalCopyAllReduce())
 
         def gather():
@@ -250,19 +229,16 @@ class TestBroadcastAndGather:
 
 class TestRefusals:
     def test_a_list_of_tensors(self):
-        """It may mean replicas or a structure."""
         with pytest.raises(ArgumentError, match=r"^per_replica_value is a list, which may mean one value per replica"):
             HierarchicalCopyAllReduce().reduce(SUM, [tf.constant(1.0)], "cpu:0")
 
     @pytest.mark.parametrize("value", [None, "text", dict], ids=repr)
     def test_no_value_at_all(self, value):
-        """What no tensor can be made of."""
         with pytest.raises(ArgumentError, match=r"^per_replica_value is .*, which is no array of a loaded framework"):
             HierarchicalCopyAllReduce().reduce(SUM, value, "cpu:0")
 
     @pytest.mark.parametrize("destinations", ["cpu:99", "gpu:0"])
     def test_devices_that_are_not_there(self, destinations, way, on_devices):
-        """TensorFlow places them elsewhere without a word."""
         with pytest.raises(
             DeviceError,
             match=rf"TensorFlow has no device {destinations} here\. It has cpu:0, cpu:1, .+\. Name one of these;",
@@ -271,23 +247,19 @@ class TestRefusals:
 
     @pytest.mark.parametrize("destinations", [7, None, ["cpu:0", 1]], ids=repr)
     def test_destinations_of_no_form(self, destinations, on_devices):
-        """Neither devices nor anything that has some."""
         with pytest.raises(ArgumentError, match=r"^The destination is "):
             HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(2)), destinations)
 
     @pytest.mark.parametrize("destinations", ["", []], ids=repr)
     def test_no_destinations(self, destinations, on_devices):
-        """Nowhere to go."""
         with pytest.raises(ArgumentError, match=r"^The destination is empty\. "):
             HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(2)), destinations)
 
     def test_dtypes_without_a_sum(self, way, on_devices):
-        """While tracing, too."""
         with pytest.raises(ValueError, match="bool"):
             way(lambda value: HierarchicalCopyAllReduce().reduce(SUM, value, "cpu:0"), on_devices([True, False]))
 
     def test_options_of_no_kind(self, on_devices):
-        """Neither TensorFlow's nor treefold's."""
         with pytest.raises(ArgumentError, match=r"^options "):
             HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(2)), "cpu:0", 3)
 
@@ -302,8 +274,6 @@ class TestRefusals:
             tf.function(reduce_some)(on_devices(owned(2, (3,))))
 
     def test_a_hostile_component(self, on_devices):
-        """What says it has a device and a dtype and has neither gets an error, never a number."""
-
         class Liar:
             """Pretends to be a tensor."""
 
@@ -318,7 +288,6 @@ class TestRefusals:
 
 class TestGradients:
     def test_are_refused_in_words(self, on_devices):
-        """TensorFlow would pass None on."""
         value = on_devices(owned(2))
         with tf.GradientTape() as tape:
             tape.watch(value.values[0])
@@ -347,7 +316,6 @@ class TestGradients:
 
 class TestMemory:
     def test_is_shared_by_all_devices_and_returns_to_the_cache(self, on_devices):
-        """One result serves every CPU device, as tensors never change, and returns when the last of them is gone."""
         value = on_devices(owned(3, (1 << 18,)))
         before = treefold.host_memory_info()["used_bytes"]
         result = HierarchicalCopyAllReduce().reduce(SUM, value, value)
@@ -360,7 +328,6 @@ class TestMemory:
         assert treefold.host_memory_info()["used_bytes"] == before
 
     def test_of_a_result_is_not_written_by_a_variable_made_of_it(self, on_devices):
-        """A variable that is updated gets memory of its own."""
         value = on_devices(owned(2, (1 << 16,)))
         result = HierarchicalCopyAllReduce().reduce(SUM, value, value)
         variable = tf.Variable(result.values[0])

@@ -60,19 +60,16 @@ class TestBits:
     @pytest.mark.parametrize("op", ["sum", "mean", "product"])
     @pytest.mark.parametrize(("dtype", "row"), CASES, ids=str)
     def test_of_hostile_values(self, op, dtype, row):
-        """Neither TensorFlow's order of additions nor its flushing of subnormals shows."""
         parts = [tf.constant(np.array([number], dtype)) for number in row]
         assert_traced_alike(lambda parts: treefold.all_reduce(parts, op), parts)
 
     def test_are_the_exact_value_rounded_once(self):
-        """Not only the same: right."""
         traced = tf.function(lambda parts: treefold.reduce(parts, "sum"), autograph=False)
         total = traced([tf.constant([number, 2.0**-140]) for number in (1.0, 2.0**-24, 2.0**-60)])
         assert total.numpy().tolist() == [1.0 + 2.0**-23, 3 * 2.0**-140]
 
     @pytest.mark.parametrize("accumulate", ["exact", "native"])
     def test_of_ops_on_several_devices(self, accumulate):
-        """Each replica on its own, and a batch of two shapes."""
         ops = HierarchicalCopyAllReduce(num_packs=2, accumulate=accumulate)
 
         def reduced(first, second):
@@ -89,14 +86,11 @@ class TestBits:
         assert_traced_alike(reduced, first, [tf.fill([2, 2], 2.0 ** (replica - 140)) for replica in range(3)])
 
     def test_of_weighted_means(self):
-        """Which no operation folds."""
         parts = [tf.constant([2.0**replica, 2.0 ** (replica - 140)]) for replica in range(3)]
         assert_traced_alike(lambda parts: treefold.all_reduce(parts, "mean", weights=[1, 2, 3]), parts)
 
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_of_sparse_rows(self, op):
-        """Alone, and with a dense contribution beside them."""
-
         def reduced(rows, dense):
             sparse = [IndexedSlices(rows * scale, tf.constant([0, 2]), (3, 1)) for scale in (1.0, 2.0)]
             [alone, _] = treefold.all_reduce(sparse, op)
@@ -105,8 +99,6 @@ class TestBits:
         assert_traced_alike(reduced, tf.constant([[1.0], [0.1]]), tf.constant([[4.0], [8.0], [2.0**-24]]))
 
     def test_of_broadcasts_and_gathers(self):
-        """Nothing is computed."""
-
         def moved(left, right):
             gathered = HierarchicalCopyAllReduce().gather(PerReplica([left, right]), "cpu:0", axis=1)
             return treefold.broadcast(left, ["cpu:0", "cpu:1"]), gathered.values
@@ -114,7 +106,6 @@ class TestBits:
         assert_traced_alike(moved, tf.constant([[1.0, 2.0**-140]]), tf.constant([[2.0]]))
 
     def test_of_variables_in_a_loop(self):
-        """Their values are read when the graph runs."""
         variables = [tf.Variable([2.0 ** (replica - 140)]) for replica in range(2)]
 
         @tf.function
@@ -145,7 +136,6 @@ class TestPlan:
         return found
 
     def test_is_exact_in_one_pass(self):
-        """As the eager call's."""
         for plan in self.plans(jit_compile=False):
             assert (plan.executor, plan.guarantee, plan.is_one_pass) == ("graph", "exact", True)
 
@@ -170,7 +160,6 @@ class TestPlan:
         assert loaded(tf.constant([1.0, 2.0])).numpy().tolist() == [1.0, 2.0]
 
     def test_of_an_accumulation_fn_is_a_callbacks(self):
-        """It is a part of the graph."""
         found = []
 
         def reduced(parts):
@@ -185,8 +174,6 @@ class TestPlan:
 class TestRefusals:
     @pytest.mark.parametrize("index", [-1, 3])
     def test_an_index_outside_of_the_whole(self, index):
-        """That is known when the graph runs."""
-
         @tf.function(autograph=False)
         def reduced(rows, indices, dense):
             return treefold.all_reduce([IndexedSlices(rows, indices, (3, 1)), dense])

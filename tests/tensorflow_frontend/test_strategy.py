@@ -33,7 +33,6 @@ class Counting(HierarchicalCopyAllReduce):
 
 
 def contribution(dtype="float32"):
-    """Return 2**r in replica r."""
     return tf.cast(2 ** tf.distribute.get_replica_context().replica_id_in_sync_group, dtype)
 
 
@@ -62,7 +61,6 @@ def trained(strategy, make_variables, loss_of, wrapped, steps=3):
 class TestAllReduce:
     @MODES
     def test_takes_nests(self, wrapped, on_cpus):
-        """Dictionaries, tuples and lists, of several dtypes."""
         strategy = on_cpus(3, HierarchicalCopyAllReduce())
 
         def step():
@@ -76,7 +74,6 @@ class TestAllReduce:
 
     @MODES
     def test_reaches_these_ops(self, wrapped, on_cpus):
-        """Once for all the values of a call."""
         ops = Counting()
         strategy = on_cpus(2, ops)
         value = wrapped(
@@ -94,7 +91,6 @@ class TestAllReduce:
         assert ops.calls == 0
 
     def test_takes_options(self, on_cpus):
-        """As TensorFlow's documentation shows it."""
         options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=50 * 1024 * 1024)
         strategy = on_cpus(3, HierarchicalCopyAllReduce())
 
@@ -114,7 +110,6 @@ class TestStrategyReduce:
         assert ops.calls == 0
 
     def test_batch_reduce_to_reaches_these_ops(self, on_cpus):
-        """Optimizers call this, with variables as destinations, which stay as they are."""
         ops = Counting()
         strategy = on_cpus(3, ops)
         with strategy.scope():
@@ -164,7 +159,6 @@ class TestCustomLoop:
             assert np.allclose(component.numpy(), np.repeat(np.array(thirds)[:, None], 2, 1), atol=1e-6)
 
     def test_keras_fits_an_embedding(self, on_cpus):
-        """The model of one device, on three."""
         words = np.random.default_rng(5).integers(0, 20, (48, 6))
         labels = (words.sum(axis=1) > 57).astype("float64")
 
@@ -192,7 +186,6 @@ class TestSavedModel:
 
             @tf.function(input_signature=[tf.TensorSpec([2])] * 3)
             def total(self, *parts):
-                """Return their sum."""
                 return HierarchicalCopyAllReduce().reduce("SUM", PerReplica(parts), "cpu:0")
 
         tf.saved_model.save(Module(), str(tmp_path))
@@ -216,13 +209,11 @@ class TestSavedModel:
 
 class TestPublicNames:
     def test_are_what_dir_shows(self):
-        """And nothing that the module has imported."""
         assert sorted(dir(treefold.tensorflow)) == sorted(treefold.tensorflow.__all__)
 
 
 class TestVersions:
     def test_a_tensorflow_that_is_too_old_is_refused(self, monkeypatch):
-        """The sentence says which is needed."""
         with monkeypatch.context() as patch:
             patch.setattr(tf, "__version__", "2.15.1")
             with pytest.raises(
@@ -232,7 +223,6 @@ class TestVersions:
         importlib.reload(treefold.tensorflow)
 
     def test_a_tensorflow_that_is_not_there_is_missed(self, monkeypatch):
-        """The sentence says what to install."""
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "tensorflow", None)
             with pytest.raises(

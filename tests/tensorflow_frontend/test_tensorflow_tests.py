@@ -74,7 +74,6 @@ class TestTool:
         assert done.returncode == 1
 
     def test_names_the_sources_that_it_misses(self, tmp_path):
-        """They are not part of this repository."""
         done = run("tools/tensorflow_tests.py", str(tmp_path))
         assert done.stderr.startswith("tensorflow/python/distribute/v1/cross_device_ops_test.py is in none of ")
         assert done.returncode == 1

@@ -67,14 +67,12 @@ def without_signs_of_nans(array):
 
 
 def assert_same_bits(found, expected):
-    """Compare a tensor with an array."""
     array = np.asarray(found.numpy())
     assert array.dtype == expected.dtype
     assert without_signs_of_nans(array).tobytes() == without_signs_of_nans(expected).tobytes()
 
 
 def traced_total(op, value, destination="cpu:0"):
-    """Reduce inside ``tf.function``."""
     return tf.function(lambda value: HierarchicalCopyAllReduce().reduce(op, value, destination))(value)
 
 
@@ -145,7 +143,6 @@ class TestBits:
     @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
     @pytest.mark.usefixtures("either_way")
     def test_of_small_values_are_numpys(self, op, dtype, count, on_devices):
-        """By an operation, and by a call."""
         arrays = usual(dtype, count, 37)
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
 
@@ -153,19 +150,16 @@ class TestBits:
     @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
     @pytest.mark.usefixtures("either_way")
     def test_of_large_values_are_numpys(self, op, dtype, count, on_devices):
-        """By an operation, and by a call."""
         arrays = usual(dtype, count, LARGE)
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
 
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_of_the_largest_values_are_numpys(self, op, on_devices):
-        """More than one thread of TensorFlow's folds alone."""
         arrays = usual("float32", 3, 1 << 21)
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
 
     @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3, 4), (1, 1)], ids=str)
     def test_of_any_shape_are_numpys(self, shape, on_devices):
-        """With the shape known while tracing."""
         arrays = [np.full(shape, 2.0**replica, "float32") for replica in range(3)]
         value = on_devices(arrays)
         reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0"))
@@ -185,7 +179,6 @@ class TestBits:
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
     def test_of_hostile_values_are_those_of_the_eager_call(self, op, dtype, data, on_devices):
-        """One to six numbers at a time."""
         numbers = data.draw(hostile(np.dtype(dtype)))
         length, count = data.draw(st.sampled_from([(1, 2), (1, 4), (2, 3), (4, 6)]))
         value = on_devices([numbers[length * replica : length * (replica + 1)] for replica in range(count)])
@@ -226,7 +219,6 @@ class TestBits:
         assert_same_bits(tf.function(reduce)(on_devices([array])), reference("sum", [array] * 7))
 
     def test_of_a_mixed_batch_are_numpys(self, on_devices):
-        """Small and large, floats and integers, of several shapes and destinations."""
         batch = [usual(dtype, 3, length) for dtype in ("float32", "int64", "float16") for length in (5, 8, LARGE)]
         shapes = [(5,), (2, 4), (2, LARGE // 2)] * 3
         values = [on_devices([a.reshape(shape) for a in arrays]) for arrays, shape in zip(batch, shapes, strict=True)]
@@ -243,7 +235,6 @@ class TestBits:
 
     @pytest.mark.parametrize("dtype", ["float32", "int64"])
     def test_of_empty_values_are_empty(self, dtype, on_devices):
-        """Alone, and in a pack with one that is not."""
         arrays = [[np.zeros((0, 3), dtype)] * 2, [np.array([2**replica], dtype) for replica in range(2)]]
         values = [on_devices(pair) for pair in arrays]
 
@@ -254,7 +245,6 @@ class TestBits:
         assert [part.shape for part in tf.function(reduce)(values[:1])] == [(0, 3)]
 
     def test_of_a_batch_with_rows_and_unknown_shapes_are_numpys(self, on_devices):
-        """They are reduced by the same call as the others."""
         rows = [
             tf.IndexedSlices(tf.fill((1, 2), 2.0**replica), tf.constant([replica]), tf.constant([4, 2]))
             for replica in range(3)
@@ -280,13 +270,11 @@ class TestCalls:
     @pytest.mark.parametrize("length", [37, LARGE])
     @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
     def test_values_that_are_alike_make_none(self, op, dtype, length, calls, on_devices):
-        """Whatever they are, and however large."""
         traced_total(op, on_devices(usual(dtype, 3, length)))
         assert calls == []
 
     @pytest.mark.usefixtures("either_way")
     def test_are_made_when_the_ops_are_gone(self, on_devices):
-        """The graph keeps alive what it calls."""
         reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0"))
         value = on_devices([np.float32([2.0 ** (replica - 140)]) for replica in range(3)])
         traced = reduce.get_concrete_function(value)
@@ -294,7 +282,6 @@ class TestCalls:
         assert_same_bits(traced(value), np.float32([7 * 2.0**-140]))
 
     def test_without_the_operation_one_serves_the_whole_batch(self, calls, on_devices, monkeypatch):
-        """In which small values travel as one."""
         monkeypatch.setattr(operation, "ensure_registered", lambda: False)
         values = [on_devices(usual("float32", 3, length)) for length in (5, LARGE, 8, 7, LARGE)]
         reduce = tf.function(
@@ -304,14 +291,12 @@ class TestCalls:
         assert calls == [3]
 
     def test_one_replica_makes_none(self, calls, on_devices):
-        """Its value is the result."""
         for op, dtype in (("sum", "float32"), ("max", "int64"), ("mean", "complex64")):
             [array] = usual(dtype, 1, LARGE)
             assert np.array_equal(traced_total(op, on_devices([array])).numpy(), array)
         assert calls == []
 
     def test_inside_a_loop(self, calls, on_devices):
-        """A training loop may be part of the graph."""
         value = on_devices([np.float32([2.0**replica]) for replica in range(3)])
 
         @tf.function
@@ -345,7 +330,6 @@ class TestOperations:
         assert len(added) == 300
 
     def test_other_shapes_are_flattened_and_shaped(self, operations, on_devices):
-        """By one operation for each on each device, which moves nothing."""
         values = [on_devices([array.reshape(2, 4) for array in usual("float32", 2, 8)]) for _ in range(3)]
         added = operations(
             lambda values: HierarchicalCopyAllReduce().batch_reduce("sum", [(value, value) for value in values]), values
@@ -353,7 +337,6 @@ class TestOperations:
         assert added.count("Reshape") == 12
 
     def test_none_call_python_in_xla(self, on_devices):
-        """Small values are compiled whole."""
         values = [on_devices(usual("float32", 3, length)) for length in (4, 8)]
 
         @tf.function(jit_compile=True)
@@ -369,8 +352,6 @@ class TestRefusals:
 
     @pytest.mark.parametrize("length", [4, LARGE], ids=["in the graph", "by a call"])
     def test_gradients_through_a_reduction(self, length, on_devices):
-        """As by eager calls: TensorFlow would pass through what it can, and None on."""
-
         @tf.function
         def gradient(value):
             with tf.GradientTape() as tape:
@@ -382,7 +363,6 @@ class TestRefusals:
             gradient(on_devices(usual("float32", 2, length)))
 
     def test_options_that_host_memory_cannot_honour(self, on_devices):
-        """As by eager calls."""
         ops, value = HierarchicalCopyAllReduce(), on_devices(usual("float32", 2, 4))
         options = CommunicationOptions(implementation="NCCL")
         reduce = tf.function(lambda value: ops.reduce("sum", value, "cpu:0", options))
@@ -390,7 +370,6 @@ class TestRefusals:
             reduce.get_concrete_function(value)
 
     def test_devices_of_the_ops_that_are_not_there(self, on_devices):
-        """As by eager calls."""
         ops, value = ReductionToOneDevice("cpu:77"), on_devices(usual("float32", 2, 4))
         reduce = tf.function(lambda value: ops.reduce("sum", value, "cpu:0"))
         with pytest.raises(DeviceError, match="cpu:77"):

@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N802 - the names and errors are those of NVML
+# ruff: noqa: N802 - the names and errors are those of NVML
 import re
 from types import SimpleNamespace
 
@@ -113,7 +113,6 @@ class TestGpus:
         assert shown.matrix(topology) == [[0] * 3] * 3
 
     def test_nvlinks_between_gpus(self, sysfs, cpuinfo):
-        """Links that are up are counted per pair; those that are down or lead to hidden GPUs are not."""
         nvml = FakeNvml(
             (FIRST, (7, 0), [(SECOND, GPU), None, (SECOND, GPU), (THIRD, GPU)]),
             (SECOND, (7, 0), [(FIRST, GPU), (FIRST, GPU)]),
@@ -141,8 +140,6 @@ class TestGpus:
         ]
 
     def test_that_are_lost_are_an_error(self, sysfs, cpuinfo):
-        """NVML's own words are in the sentence."""
-
         class Lost(FakeNvml):
             def nvmlDeviceGetPciInfo(self, gpu):  # noqa: ARG002 - as the others
                 raise NvmlError("GPU is lost")
@@ -154,7 +151,6 @@ class TestGpus:
 
 class TestNumaNodes:
     def test_are_the_devices_where_there_is_no_gpu(self, sysfs, cpuinfo, monkeypatch):
-        """Nodes with CPUs count; a node of memory alone does not."""
         monkeypatch.setattr("platform.machine", lambda: "x86_64")
         topology = discover_topology(nvml=FakeNvml(), sysfs=sysfs, cpuinfo=cpuinfo)
         assert topology.devices == ("cpu:0", "cpu:1")
@@ -165,14 +161,12 @@ class TestNumaNodes:
         )
 
     def test_one_where_the_system_says_nothing(self, tmp_path):
-        """A system without /sys and /proc is one device."""
         topology = discover_topology(nvml=FakeNvml(), sysfs=tmp_path / "none", cpuinfo=tmp_path / "none")
         assert (topology.devices, topology.links) == (("cpu:0",), ())
 
 
 class TestThisMachine:
     def test_is_described(self):
-        """Whatever this is, it has a device, and devices that reach each other."""
         topology = discover_topology()
         assert topology.devices
         assert {device.partition(":")[0] for device in topology.devices} <= {"cpu", "gpu"}

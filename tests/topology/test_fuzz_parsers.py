@@ -50,14 +50,12 @@ class TestAnyText:
     @many
     @given(text=mutations.mutated(pasted.ALL.values()))
     def test_that_was_a_machine(self, text):
-        """A damaged machine is still one, or is refused."""
         assert holds(outcome(parse_topology, text))
 
     @pytest.mark.parametrize("parser", PARSERS, ids=[parser.__name__.rpartition(".")[2] for parser in PARSERS])
     @settings(many, max_examples=max(CASES // 5, 1))
     @given(data=st.data())
     def test_that_a_parser_takes_for_its_own(self, parser, data):
-        """Each parser by itself, on damaged texts of its own format."""
         own = [text for text in pasted.ALL.values() if parser.matches(text)]
         text = data.draw(mutations.mutated(own))
         assert holds(outcome(parser.parse, text)) if parser.matches(text) else holds(outcome(parse_topology, text))
@@ -65,7 +63,6 @@ class TestAnyText:
     @many
     @given(text=st.text())
     def test_at_all(self, text):
-        """Text of any kind."""
         assert holds(outcome(parse_topology, text))
 
     @many
@@ -82,7 +79,6 @@ class TestAnyText:
         )
     )
     def test_that_is_json(self, value):
-        """JSON of any shape."""
         assert holds(outcome(parse_topology, json.dumps(value)))
 
 
@@ -135,7 +131,6 @@ except ValueError as error:
 class TestHostileText:
     @pytest.mark.parametrize("expression", HOSTILE.values(), ids=HOSTILE)
     def test_ends_within_bounds(self, expression):
-        """The worst text of each kind ends within a minute of processor and 3 GB, as a machine or as our error."""
         command = [sys.executable, "-c", CHILD, str(SIZE), expression]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
         words = ("ParseError", "TopologyError", "DeviceError", "a machine of")
@@ -145,5 +140,4 @@ class TestHostileText:
 class TestWholeMachines:
     @pytest.mark.parametrize("text", pasted.ALL.values(), ids=pasted.ALL)
     def test_are_what_the_damage_starts_from(self, text):
-        """The texts that the mutations start from are machines, so that damage is what is tested."""
         assert len(treefold.load_topology(text).devices) >= 2

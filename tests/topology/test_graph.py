@@ -17,7 +17,6 @@ def pair(**link):
 
 
 def switched(count, gb_per_s=10.0):
-    """Return devices on one switch."""
     builder = TopologyBuilder("switched").switch("sw0")
     for number in range(count):
         builder.device(f"gpu:{number}").link(f"gpu:{number}", "sw0", gb_per_s=gb_per_s)
@@ -39,7 +38,6 @@ class TestTopology:
 
     @pytest.mark.parametrize("text", ["a\x1b[31mb", "a\nb", "a\x9bb", "a\u202eb", "a\ud800b", "a\x7fb"])
     def test_shows_no_terminal_what_it_would_obey(self, text):
-        """In the name and the notes, controls are escapes that can be read."""
         topology = dataclasses.replace(pair(gb_per_s=1), name=text, notes=(text,))
         escaped = f"a{text[1:-1].encode('unicode_escape').decode()}b"
         assert (topology.name, topology.notes) == (escaped, (escaped,))
@@ -57,7 +55,6 @@ class TestTopology:
         assert not topology.is_symmetric
 
     def test_knows_its_devices_and_neighbours(self):
-        """Devices by canonical name in order of mention; everything else only carries."""
         builder = TopologyBuilder().device("cuda:1").device("/device:GPU:0").host("cpu0").switch("sw").nic("mlx5_0")
         builder.link("GPU:1", "sw", gb_per_s=1).link("gpu:0", "sw", gb_per_s=1).link("sw", "cpu0", gb_per_s=1)
         topology = builder.link("mlx5_0", "sw", gb_per_s=1, one_way=True).note("A note.").build()
@@ -70,7 +67,6 @@ class TestTopology:
         assert "gpu:7" not in builder
 
     def test_cannot_be_changed(self):
-        """Not its fields, nor what it answers."""
         topology = switched(2)
         with pytest.raises(dataclasses.FrozenInstanceError):
             topology.name = "other"
@@ -78,7 +74,6 @@ class TestTopology:
             topology.capacities["gpu:0", "sw0"] = 0
 
     def test_is_equal_to_the_same_machine(self):
-        """Equal by what it is made of."""
         assert switched(3) == switched(3) != switched(3, gb_per_s=11.0)
 
     def test_has_a_plain_form(self):
@@ -109,7 +104,6 @@ class TestTopology:
 
 class TestShown:
     def test_is_one_line(self):
-        """What there is of each kind; ``to_json`` has all of it."""
         machine = TopologyBuilder("four").device("gpu:0").device("gpu:1").switch("s").host("h").nic("n")
         for name in ("gpu:0", "gpu:1", "h", "n"):
             machine.link(name, "s", gb_per_s=1)
@@ -118,13 +112,11 @@ class TestShown:
         assert str(built) == repr(built)
 
     def test_is_drawn_in_a_notebook(self):
-        """As ``treefold topology`` draws it."""
         assert draw_machine(known_topology("dgx1_v100")) == known_topology("dgx1_v100")._repr_html_()
 
 
 class TestBadMachines:
     def test_without_devices(self):
-        """Carriers alone have nothing to reduce."""
         sentence = "This topology has no devices. It needs at least one; hosts, switches and NICs only carry."
         with refuses(sentence):
             TopologyBuilder().switch("sw0").build()
@@ -132,7 +124,6 @@ class TestBadMachines:
             switched(2).restricted([])
 
     def test_with_a_name_twice(self):
-        """In any spelling."""
         sentence = "The device 'gpu:1' is named twice. Every device, host, switch and NIC needs a name of its own."
         with refuses(sentence):
             TopologyBuilder().device("gpu:1").device("cuda:1")
@@ -142,19 +133,16 @@ class TestBadMachines:
             switched(2).restricted(["gpu:1", "GPU:1"])
 
     def test_with_a_kind_of_its_own(self):
-        """There are four."""
         with refuses('\'x\' is said to be of kind \'gpu\'. A node is "device", "host", "switch" or "nic".'):
             Topology("", (Node("x", "gpu"),), ())
 
     def test_with_a_device_that_is_no_device(self):
-        """Device names are those of the library, in their short form."""
         with pytest.raises(DeviceError, match=r"^'gpu-0' is no device name\."):
             TopologyBuilder().device("gpu-0")
         with pytest.raises(DeviceError, match=r"^'cuda:0' is no device name\."):
             Topology("", (Node("cuda:0", "device"),), ())
 
     def test_with_a_link_to_nowhere(self):
-        """Both ends have to be there."""
         sentence = (
             "The link from 'gpu:0' to 'sw1' leads nowhere: there is no 'sw1'. "
             "Name the device, host, switch or NIC before its links."
@@ -165,7 +153,6 @@ class TestBadMachines:
             Topology("", (Node("gpu:0", "device"),), (Link("gpu:0", "sw1", "", 1.0, 0.0),))
 
     def test_with_a_link_to_itself(self):
-        """A device reaches itself without one."""
         with refuses("There is a link from 'gpu:0' to itself. A link joins two nodes; leave it out."):
             TopologyBuilder().device("gpu:0").link("gpu:0", "gpu:0", gb_per_s=1).build()
 
@@ -183,7 +170,6 @@ class TestBadMachines:
         ],
     )
     def test_with_an_impossible_bandwidth(self, width, word):
-        """Zero, negative, not finite, no number, or more or less than anything carries, in either direction."""
         sentence = " GB/s. A bandwidth is a number from 1e-9 to 1e9; leave out a link that carries nothing."
         with refuses(f"The link from 'gpu:0' to 'gpu:1' has {word}{sentence}"):
             pair(gb_per_s=width)
@@ -201,13 +187,11 @@ class TestBadMachines:
 
     @pytest.mark.parametrize(("alpha", "word"), [(-1, "-1"), (math.nan, "nan"), ("1", "'1'")])
     def test_with_an_impossible_latency(self, alpha, word):
-        """A latency is never negative."""
         sentence = f"The link from 'gpu:0' to 'gpu:1' has a latency of {word} µs. It is a finite number, 0 or more."
         with refuses(sentence):
             pair(gb_per_s=1, alpha_us=alpha)
 
     def test_with_impossible_numbers_in_a_link_made_by_hand(self):
-        """A Topology checks what a builder does."""
         nodes = (Node("gpu:0", "device"), Node("gpu:1", "device"))
         with pytest.raises(TopologyError, match=r"has 0\.0 GB/s"):
             Topology("", nodes, (Link("gpu:0", "gpu:1", "", 0.0, 0.0),))
@@ -216,12 +200,10 @@ class TestBadMachines:
 
     @pytest.mark.parametrize("kind", ["host", "switch", "nic"])
     def test_with_a_control_character_in_a_name(self, kind):
-        """A terminal would obey it."""
         with refuses(f"A {kind} is named 'a\\x1b[2Jb'. Names are printed and drawn: use printable characters only."):
             getattr(TopologyBuilder().device("gpu:0"), kind)("a\x1b[2Jb").build()
 
     def test_with_a_control_character_in_the_kind_of_a_link(self):
-        """As in a name."""
         with refuses(
             "The link from 'gpu:0' to 'gpu:1' is of kind 'a\\x1b[2Jb'. Kinds are printed and drawn: use printable "
             "characters only."
@@ -229,7 +211,6 @@ class TestBadMachines:
             pair(gb_per_s=1, kind="a\x1b[2Jb")
 
     def test_in_two_parts(self):
-        """The sentence names both."""
         builder = TopologyBuilder().device("gpu:0").device("gpu:1").device("gpu:2").device("gpu:3")
         builder.link("gpu:0", "gpu:2", gb_per_s=1).link("gpu:1", "gpu:3", gb_per_s=1)
         sentence = (
@@ -250,13 +231,11 @@ class TestBadMachines:
             builder.build()
 
     def test_that_lead_one_way_only(self):
-        """Values have to come back."""
         builder = TopologyBuilder().device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", gb_per_s=1, one_way=True)
         with pytest.raises(TopologyError, match=r"nothing leads from gpu:1 to gpu:0\."):
             builder.build()
 
     def test_that_lack_a_device_asked_for(self):
-        """A switch is no device either."""
         with refuses(
             "There is no gpu:2 in this topology. It has gpu:0, gpu:1: name some of these, once each.",
         ):

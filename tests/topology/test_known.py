@@ -32,7 +32,6 @@ SHAPES = {
 class TestKnownTopology:
     @pytest.mark.parametrize("name", SHAPES)
     def test_gives_every_device_its_links(self, name):
-        """As many devices, and links of these widths at each."""
         count, links, total = SHAPES[name]
         topology = known_topology(name)
         assert topology.name == name
@@ -50,7 +49,6 @@ class TestKnownTopology:
         assert sum(topology.capacities.values()) == 48 * 25 * 10**9
 
     def test_wires_a_p3_8xlarge_as_half_a_dgx1(self):
-        """The same links as between GPUs 0 to 3 there."""
         quad = known_topology("dgx1_v100").restricted([f"gpu:{n}" for n in range(4)])
         assert dict(known_topology("p3_8xlarge").capacities) == dict(quad.capacities)
 
@@ -74,14 +72,12 @@ class TestKnownTopology:
         assert Counter(topology.kinds.values()) == {"device": 32, "nic": 32, "switch": 4 + 8}
 
     def test_knows_small_shapes(self):
-        """One device alone, two with one link."""
         assert known_topology("ring:1").links == ()
         assert len(known_topology("ring:2").links) == len(known_topology("line:2").links) == 2
         assert len(known_topology("line:8").links) == 14
 
     @pytest.mark.parametrize("name", known_names())
     def test_lists_names_that_it_takes(self, name):
-        """Each is a machine."""
         assert len(known_topology(name).devices) >= 4
 
     @pytest.mark.parametrize(
@@ -94,7 +90,6 @@ class TestKnownTopology:
         ],
     )
     def test_names_the_nearest_of_an_unknown_name(self, name, nearest):
-        """And all others."""
         words = f"No machine is known as {name!r}. The nearest is {nearest!r}. Known: dgx1_p100, dgx1_v100, "
         with pytest.raises(TopologyError, match=f"^{re.escape(words)}"):
             known_topology(name)
@@ -116,6 +111,5 @@ class TestKnownTopology:
             known_topology(name)
 
     def test_refuses_what_is_no_name(self):
-        """Without guessing."""
         with pytest.raises(TopologyError, match=r"^No machine is known as 8\. Known: dgx1_p100, "):
             known_topology(8)

@@ -102,13 +102,11 @@ class TestPathOrText:
         assert treefold.load_topology("\ufeff" + PAIR).name == ""
 
     def test_keeps_the_name_that_the_file_gives(self, tmp_path):
-        """The plain form names its machine."""
         file = tmp_path / "other.json"
         file.write_text(pasted.PLAIN_JSON, encoding="utf-8")
         assert treefold.load_topology(file).name == "two and a switch"
 
     def test_reads_the_standard_input(self, monkeypatch):
-        """A topology comes through a pipe as ``-``."""
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(PAIR.encode())))
         assert treefold.load_topology("-").devices == ("gpu:0", "gpu:1")
 
@@ -121,7 +119,6 @@ class TestPathOrText:
 
     @pytest.mark.parametrize("text", pasted.ALL.values(), ids=pasted.ALL)
     def test_recognises_every_format_by_its_content(self, tmp_path, text):
-        """The file's name says nothing."""
         file = tmp_path / "machine"
         file.write_text(text, encoding="utf-8")
         assert treefold.load_topology(file).links == treefold.load_topology(text + "\n").links
@@ -181,18 +178,15 @@ class TestRefusals:
         ids=range(14),
     )
     def test_are_one_sentence(self, argument, sentence):
-        """Whatever is no topology is said to be none, and why."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(argument)
 
     def test_of_a_folder(self, tmp_path):
-        """The system's reason is in the sentence."""
         sentence = f"{str(tmp_path)!r} cannot be read: Is a directory. Give the path of a file of text."
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(tmp_path)
 
     def test_are_value_errors(self):
-        """As the rest of what is wrong with an argument."""
         with pytest.raises(ValueError, match="no file"):
             treefold.load_topology("nowhere")
 
@@ -219,7 +213,6 @@ class TestCollection:
 
     @pytest.mark.parametrize("file", [file for file in FILES if file.name not in REFUSED], ids=lambda file: file.name)
     def test_every_file_without_its_nvlinks_says_so(self, file):
-        """Those of clouds, and no others."""
         missing = treefold.load_topology(file).missing
         assert (None if missing is None else str(missing)) == MISSING.get(file.name)
 
@@ -239,7 +232,6 @@ class TestSeveralDescriptions:
         "order", ["{xml}{table}", "{table}{xml}", "$ cat topo.xml\n{xml}$ nvidia-smi topo -m\n{table}"]
     )
     def test_of_one_machine_are_read_from_the_one_that_knows_more(self, order):
-        """The XML has PCIe's generations and the GPUs' models, wherever the table stands."""
         topology = treefold.load_topology(order.format(xml=pasted.NCCL_DGX1_V100, table=pasted.DGX1_V100))
         alone = treefold.load_topology(pasted.NCCL_DGX1_V100)
         assert topology.capacities == alone.capacities
@@ -249,7 +241,6 @@ class TestSeveralDescriptions:
         )
 
     def test_of_which_one_lacks_the_nvlinks_are_read_from_the_other(self):
-        """A cloud's file shows PCIe slots only; the table has the NVLinks."""
         xml = (
             "<system>"
             + "".join(f'<cpu numaid="{n}"><pci busid="0000:0{n}:00.0" class="0x030200"/></cpu>' for n in range(2))
@@ -260,12 +251,10 @@ class TestSeveralDescriptions:
         assert topology.notes[-1].endswith("nvidia-smi topo -m is read, which knows more than NCCL topology XML.")
 
     def test_of_which_one_shows_no_gpus_are_read_from_the_other(self):
-        """An lstopo without plugins has NUMA nodes only."""
         topology = treefold.load_topology(pasted.HWLOC_NUMA + "\n" + pasted.TWO_RTX_3090)
         assert topology.devices == ("gpu:0", "gpu:1")
 
     def test_of_different_machines_are_refused(self):
-        """No plan is for both."""
         sentence = (
             "The text holds two machines, or one twice: NCCL topology XML has 2 devices, and nvidia-smi topo -m 8. "
             "Give the text of one."

@@ -47,7 +47,6 @@ def cloud(ids, *, count=8, inside="", maker="0x10de", pci_class="0x030200"):
 
 
 def with_gpu(sm, links=""):
-    """Return the GPU in a slot."""
     return f'<gpu dev="{{0}}" sm="{sm}" rank="{{0}}" gdr="1">{links}</gpu>'
 
 
@@ -59,7 +58,6 @@ def missing(text):
 class TestMissing:
     @pytest.mark.parametrize("model", SXM_IDS)
     def test_is_told_by_the_ids_of_gpus_with_nvlinks(self, model):
-        """A part on a board with NVLinks, in a file without any."""
         for ids in SXM_IDS[model]:
             assert missing(cloud(ids)) == f"NVLinks are missing from this file: its GPUs are {model}"
 
@@ -74,12 +72,10 @@ class TestMissing:
         assert missing(text) == "NVLinks are missing from this file: its GPUs are GB200"
 
     def test_is_told_of_amd_too(self):
-        """MI300X without xGMI."""
         text = cloud("74a1", maker="0x1002", pci_class="0x120000")
         assert missing(text) == "xGMI links are missing from this file: its GPUs are MI300X"
 
     def test_is_told_of_hwloc_too(self):
-        """A file of hwloc without its NVML part has the ids and no NVLinks."""
         devices = "".join(
             f'<object type="PCIDev" gp_index="{number}" pci_busid="0000:{number}0:00.0" '
             f'pci_type="0302 [10de:20b0] [10de:1463] a1" pci_link_speed="31.5"/>'
@@ -99,7 +95,6 @@ class TestMissing:
         assert missing(text) == "NVLinks are missing from this file, if its GPUs have any"
 
     def test_is_left_open_for_a_table_that_hides_nvlinks(self):
-        """``topo -mp`` shows PCIe only."""
         table = "nvidia-smi topo -mp\n\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-7\nGPU1\tPIX\t X \t0-7\n"
         assert missing(table) == "NVLinks are missing from this file, if its GPUs have any"
         assert treefold.load_topology(table.replace("-mp", "-m")).missing is None
@@ -117,11 +112,9 @@ class TestMissing:
         ids=["with NVLinks", "H100 PCIe", "L40", "one GPU", "of another maker", "AMD with 60 compute units"],
     )
     def test_is_nothing_where_nothing_is(self, text):
-        """NVLinks in the file, GPUs that have none, a single GPU."""
         assert treefold.load_topology(text).missing is None
 
     def test_goes_around_in_the_plain_form(self):
-        """What is missing is still missing when the machine was written and read again, and of some of its devices."""
         topology = treefold.load_topology(cloud("2330"))
         plain = topology.to_json()
         assert plain["missing"] == {"links": "nvlink", "gpus": ["H100 SXM"]}
@@ -130,7 +123,6 @@ class TestMissing:
 
     @pytest.mark.parametrize("value", [7, {"links": "pcie"}, {"links": ["nvlink"]}, {"link": "nvlink"}, {}])
     def test_of_another_form_is_refused(self, value):
-        """The sentence says what it must be."""
         text = json.dumps({"devices": ["gpu:0"], "missing": value})
         must = re.escape('It must be an object such as {"links": "nvlink", "gpus": ["H100 SXM"]}; correct it.')
         with pytest.raises(ParseError, match=f"^missing is .*{must}$"):
@@ -150,7 +142,6 @@ class TestWithNvlinks:
         ("name", "ids", "port"), [("dgx_a100", "20b2", 240), ("dgx_h100", "2335", 370.8), ("dgx_b200", "3182", 721.8)]
     )
     def test_gives_every_gpu_its_port_of_the_switch(self, name, ids, port):
-        """Links of one GPU times what NCCL takes for one."""
         laid = with_nvlinks(treefold.load_topology(cloud(ids)), name)
         assert shown.ports(laid) == {f"gpu:{number}": ("nvswitch", port) for number in range(8)}
 
@@ -165,12 +156,10 @@ class TestWithNvlinks:
         )
 
     def test_keeps_the_links_of_the_file(self):
-        """PCIe stays as wide as the file has it."""
         bare = treefold.load_topology(cloud("2330"))
         assert shown.tree(with_nvlinks(bare, "dgx_h100")) == shown.tree(bare)
 
     def test_lends_ports_of_a_switch_to_fewer_gpus(self):
-        """A virtual machine may have four of the eight."""
         laid = with_nvlinks(treefold.load_topology(cloud("2330", count=4)), "dgx_h100")
         assert set(shown.ports(laid)) == {f"gpu:{number}" for number in range(4)}
 
@@ -233,7 +222,6 @@ class TestWithNvlinks:
         ],
     )
     def test_refuses_what_does_not_fit(self, text, name, sentence):
-        """Another name, other GPUs, another number of them, links that are there, devices that are no GPUs."""
         with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}$"):
             with_nvlinks(treefold.load_topology(text), name)
 
@@ -247,7 +235,6 @@ class TestFittingNvlinks:
         assert len(fitting_nvlinks(treefold.load_topology(cloud("")))) == 6
 
     def test_are_known_machines(self):
-        """Every name is one that ``known_topology`` takes, and has NVLinks."""
         for name in fitting_nvlinks(treefold.load_topology(cloud("", count=8))):
             assert name in known_names()
             assert {link.kind for link in known_topology(name).links} == {"nvlink"}

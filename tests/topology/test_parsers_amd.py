@@ -89,7 +89,6 @@ class TestRocmSmi:
         ],
     )
     def test_damaged_tables_are_refused_by_name(self, text, problem):
-        """Cut off or contradictory: one sentence."""
         verb = "is " if problem.startswith("cut") else ""
         with pytest.raises(ParseError, match=f"^{re.escape(f'The table of rocm-smi --showtopo {verb}{problem}')}$"):
             treefold.load_topology(text)
@@ -109,8 +108,6 @@ class TestAmdSmi:
 
     @pytest.mark.parametrize("title", ["{}:", "**{}:**", "### {}:"])
     def test_of_markdown_is_the_machine_of_the_tool(self, title):
-        """A title, an empty line, and a table whose header has a rule below it."""
-
         def markdown(line):
             if line.endswith(":"):
                 return title.format(line[:-1]) + "\n"
@@ -134,20 +131,17 @@ class TestAmdSmi:
         )
 
     def test_of_two_hives_are_joined_by_pcie_between_them_only(self):
-        """Within each hive the links are there, though the tool states no bandwidth."""
         topology = treefold.load_topology(amd_smi(4, hive=2, bandwidth=lambda _i, _j: "0-0"))
         assert shown.matrix(topology, "xgmi") == [[0, 24, 0, 0], [24, 0, 0, 0], [0, 0, 0, 24], [0, 0, 24, 0]]
         assert shown.tree(topology) == {f"gpu:{number}": (f"socket {number}", 12) for number in range(4)}
 
     def test_of_one_direction_are_taken_both_ways(self):
-        """A link carries as much back as there."""
         topology = treefold.load_topology(amd_smi(2, bandwidth=lambda i, j: "50000-64000" if i < j else "N/A"))
         assert shown.matrix(topology) == [[0, 64], [64, 0]]
         note = "Only one end names the links from gpu:0 to gpu:1; they are taken both ways."
         assert note in topology.notes
 
     def test_of_larger_weights_have_no_link_of_their_own(self):
-        """Weights tell the pairs that others join, where the tool states no bandwidth."""
         topology = treefold.load_topology(amd_smi(3, weight=lambda i, j: 30 if {i, j} == {0, 2} else 15))
         assert shown.matrix(topology) == [[0, 24, 0], [24, 0, 24], [0, 24, 0]]
 
@@ -173,7 +167,6 @@ class TestAmdSmi:
             treefold.load_topology(pasted.ROCM_SMI_PCIE + pasted.ROCM_SMI_XGMI)
 
     def test_access_alone_is_no_topology(self):
-        """Who may access whom is not how fast."""
         sentence = (
             "The ACCESS TABLE of amd-smi says which devices may access each other, not how fast; it can even hide the "
             "fastest links. Give a topology with links, such as `nvidia-smi topo -m`."
@@ -182,7 +175,6 @@ class TestAmdSmi:
             treefold.load_topology(pasted.AMD_SMI.split("\n\n")[0] + "\n")
 
     def test_without_link_types_is_cut_off(self):
-        """Weights alone do not tell xGMI from PCIe."""
         text = pasted.AMD_SMI.split("LINK TYPE", 1)[0].split("\n\n", 1)[1]
         sentence = "The table of amd-smi topology is cut off: there is no LINK TYPE TABLE. Paste the whole output."
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
@@ -190,7 +182,6 @@ class TestAmdSmi:
 
     @pytest.mark.parametrize("cell", ["50000-", "fast", "1-2-3"])
     def test_cells_that_are_none_are_refused(self, cell):
-        """A cell that the tool never prints is named."""
         text = pasted.AMD_SMI.replace("50000-200000", cell, 1)
         sentence = (
             f"The table of amd-smi topology has {cell!r} in the row of 0000:0c:00.0 in 'NUMA BW', which treefold does "
@@ -215,7 +206,6 @@ def amd_smi_json(count, **changed):
 
 class TestAmdSmiJson:
     def test_is_read_as_the_tables_are(self):
-        """The same cells, another spelling."""
         topology = treefold.load_topology(json.dumps(amd_smi_json(3), indent=4))
         assert shown.matrix(topology) == [[0, 64, 64], [64, 0, 64], [64, 64, 0]]
         assert topology.notes == (
@@ -252,12 +242,10 @@ class TestAmdSmiJson:
         ],
     )
     def test_that_is_damaged_is_refused_by_name(self, gpus, sentence):
-        """One sentence each."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(json.dumps(gpus))
 
     def test_of_two_hosts_is_two_machines(self):
-        """One list behind the other."""
         text = json.dumps(amd_smi_json(2))
         sentence = (
             "The text holds two machines, or one twice: another JSON begins behind the first. Give the text of one."

@@ -29,7 +29,6 @@ class TestGpus:
         assert len(treefold.load_topology(text).devices) == count
 
     def test_says_what_was_assumed(self):
-        """Each assumption is a sentence."""
         assert treefold.load_topology(pasted.HWLOC_NVLINKS).notes == (
             "Some PCIe slots show no speed; they are taken as gen 3 x16.",
             "All NVSwitch chips are taken as one switch: hwloc does not show the links between them.",
@@ -39,7 +38,6 @@ class TestGpus:
         )
 
     def test_are_counted_by_bus_id_where_nothing_numbers_them(self):
-        """Without OS devices the lowest bus id is gpu:0."""
         text = pasted.HWLOC_NVLINKS.replace('name="nvml', 'name="card').replace("NVLinkBandwidth", "Other")
         assert shown.tree(treefold.load_topology(text))["gpu:0"] == ("pci 0000:30:00.0", 12)
 
@@ -61,7 +59,6 @@ class TestGpus:
 
     @pytest.mark.parametrize("index", ["NUMANode:9", "PCIDev:8"])
     def test_nvlinks_to_other_parts_of_a_cpu_lead_to_its_socket(self, index):
-        """The memory of a package, or the PCI device that is the CPU's port."""
         port = pasted.hwloc_device(8, "0009:00:00.0", "0680 [1014:04ea] [0000:0000] 00 00", "0.000000")
         package = '<object type="Package" gp_index="3">'
         text = pasted.HWLOC_POWER8.replace("Package:3", index)
@@ -71,7 +68,6 @@ class TestGpus:
         assert "nvswitch" not in topology.kinds
 
     def test_nvlinks_to_nothing_in_the_file_are_left_out(self):
-        """An index that no object has is no switch."""
         topology = treefold.load_topology(pasted.HWLOC_POWER8.replace("Package:3", "PCIDev:77"))
         assert topology.capacity("gpu:0", "socket 0") == 12e9
         assert "nvswitch" not in topology.kinds
@@ -109,7 +105,6 @@ class TestGpus:
         ],
     )
     def test_defects_are_named(self, old, new, sentence):
-        """One sentence says what is wrong with the file."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(pasted.HWLOC_NVLINKS.replace(old, new))
 
@@ -134,6 +129,5 @@ class TestNumaNodes:
         assert shown.between(topology) == {(f"cpu:{number}", "between sockets"): 6 for number in range(3)}
 
     def test_one_is_enough(self):
-        """A laptop is one device."""
         topology = treefold.load_topology('<topology><object type="Machine"/></topology>')
         assert (topology.devices, topology.links) == (("cpu:0",), ())

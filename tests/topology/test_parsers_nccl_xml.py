@@ -12,7 +12,6 @@ EFFECTIVE = "Bandwidths are the effective ones of NCCL's and RCCL's topo.h, not 
 
 
 def system(*slots):
-    """Return a file of one CPU."""
     return f'<system version="1"><cpu numaid="0" arch="x86_64">{"".join(slots)}</cpu></system>'
 
 
@@ -49,7 +48,6 @@ class TestNvlinks:
         ("sm", "each"), [(60, 18), (70, 20), (80, 20), (86, 12), (89, 20), (90, 20.6), (100, 40.1)]
     )
     def test_generation_is_the_compute_capability(self, sm, each):
-        """NCCL's figure per NVLink, from ``sm``."""
         text = system(
             gpu("01", 0, '<nvlink target="0000:02:00.0" count="3"/>'),
             gpu("02", 1, '<nvlink target="0000:01:00.0" count="3"/>'),
@@ -125,7 +123,6 @@ class TestPcie:
         ],
     )
     def test_sockets_are_as_far_apart_as_nccl_has_them(self, arch, vendor, family, model, gb_per_s):
-        """NCCL's figure between two CPUs of this kind."""
         cpu = f'arch="{arch}" vendor="{vendor}" familyid="{family}" modelid="{model}"'
         text = "".join(f'<cpu numaid="{number}" {cpu}>{gpu(f"0{number}", number)}</cpu>' for number in range(2))
         topology = treefold.load_topology(f"<system>{text}</system>")
@@ -163,7 +160,6 @@ class TestPcie:
         }
 
     def test_of_two_files_is_two_machines(self):
-        """One <system> behind the other is neither broken nor cut off."""
         sentence = (
             "The text holds two machines, or one twice: the element <system> stands there twice. Give the text of one."
         )
@@ -175,7 +171,6 @@ class TestPcie:
 
 class TestNumbering:
     def test_is_the_files(self):
-        """``dev`` names the GPU, whatever its place in the file."""
         topology = treefold.load_topology(system(gpu("09", 3), gpu("01", 1)))
         assert shown.tree(topology) == {"gpu:3": ("numa:0", 12), "gpu:1": ("numa:0", 12)}
         assert topology.devices == ("gpu:1", "gpu:3")
@@ -226,12 +221,10 @@ class TestRefusals:
         ],
     )
     def test_name_the_defect(self, text, sentence):
-        """One sentence says what is wrong with the file."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
 
     def test_gpus_that_nothing_joins(self):
-        """Two hosts without a link between them are two machines."""
         text = "".join(
             f'<cpu host_hash="0x{number}" numaid="0">{gpu(f"0{number}", number)}</cpu>' for number in range(2)
         )
@@ -254,12 +247,10 @@ class TestRefusals:
         ],
     )
     def test_bounds(self, text, sentence):
-        """What no machine has is not read to its end."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)} Cut it to one machine or cluster\\.$"):
             treefold.load_topology(text)
 
     def test_entities(self):
-        """Entities can be bombs, and no topology has any."""
         text = '<!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>\n<system>&b;</system>'
         sentence = "The XML defines entities, which no topology does and which can be bombs. Remove them."
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):

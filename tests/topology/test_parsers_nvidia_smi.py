@@ -10,7 +10,6 @@ from treefold.topology.parsers import nvidia_smi
 
 
 def nvlinks(counts, each):
-    """Return GB/s of counts of links."""
     return [[count * each for count in row] for row in counts]
 
 
@@ -32,7 +31,6 @@ class TestNvlinks:
         assert shown.ports(topology) == {}
 
     def test_four_v100(self):
-        """NV1 and NV2 are links of their own, under a prompt and with spaces for tabs."""
         counts = [[0, 1, 1, 2], [1, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]]
         topology = treefold.load_topology(pasted.FOUR_V100)
         assert shown.matrix(topology, "nvlink") == nvlinks(counts, 20)
@@ -68,7 +66,6 @@ class TestNvlinks:
         assert nvidia_smi.nvlink_guess(links, counts, switched=False) == expected
 
     def test_says_that_the_model_is_not_shown(self):
-        """A reader learns which figure was assumed."""
         [note, _] = treefold.load_topology(pasted.DGX1_V100).notes
         assert note == (
             "The table names no GPU model: an NVLink is taken as 20 GB/s, the least that fits the number of links."
@@ -142,7 +139,6 @@ class TestPcie:
         assert shown.between(topology) == {(f"socket {number}", "between sockets"): 6 for number in range(3)}
 
     def test_says_what_it_cannot_see(self):
-        """The reader learns that this is the narrowest of several machines."""
         assert treefold.load_topology(pasted.EIGHT_ON_PCIE).notes == (
             "The table shows no NVLink: PCIe only. `topo -mp` hides NVLinks; `topo -m` shows them.",
             "nvidia-smi shows neither PCIe generations nor which GPUs share a PCIe switch or a link between sockets: "
@@ -153,7 +149,6 @@ class TestPcie:
 
 class TestTable:
     def test_is_read_whole(self):
-        """Every cell, name and CPU list, without the legend."""
         table = nvidia_smi.read_table(pasted.TWO_RTX_3090)
         assert table == nvidia_smi.LinkTable(("GPU0", "GPU1"), (("X", "NV4"), ("NV4", "X")), ("0-23", "0-23"))
 
@@ -173,7 +168,6 @@ class TestTable:
         assert topology.notes[-1] == f"Rows are cut off, and read from the columns of the others: {cut}."
 
     def test_numbers_the_columns_of_nics_that_the_header_does_not_tell_apart(self):
-        """Without separators in the header the names of NICs are lost, and nothing else."""
         table = nvidia_smi.read_table("GPU0GPU1mlx5_0mlx5_1CPU Affinity\nGPU0 X SYS PIX SYS\nGPU1 SYS X SYS PIX\n")
         assert table.names == ("GPU0", "GPU1", "column 2", "column 3")
         assert table.cells[2] == ("PIX", "SYS", "X", "?")
@@ -223,7 +217,6 @@ class TestTable:
         ],
     )
     def test_that_is_damaged_is_refused_by_name(self, text, sentence):
-        """Cut off or contradictory: one sentence, never a machine with devices lost."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
 
@@ -238,7 +231,6 @@ class TestTable:
         ],
     )
     def test_of_cells_that_no_parser_knows_names_the_first(self, text, row, cell):
-        """Another tool's table looks alike, and is not cut off."""
         sentence = (
             f"The table of nvidia-smi topo -m has {cell!r} in the row of {row}, which treefold does not know. Known "
             "are X, NV#, C2C, PIX, PXB, PXN, P2C, PHB, NODE, SYS and SOC. Write the links as plain JSON, or give "
@@ -248,7 +240,6 @@ class TestTable:
             treefold.load_topology(text)
 
     def test_with_rows_of_mig_is_refused(self):
-        """The tool gives instances no links of their own."""
         sentence = (
             "The table of nvidia-smi topo -m has rows of MIG instances, which it gives no links. Paste that of the "
             "GPUs, with MIG turned off, or name a known machine."
@@ -258,14 +249,12 @@ class TestTable:
             treefold.load_topology(text)
 
     def test_of_whole_gpus_is_read_beside_rows_of_mig(self):
-        """Every GPU has all of its relations."""
         text = "\tGPU0\tGPU1\nGPU0\tX\tNV12\n  MIG 3g.20gb Device 0:\tN/A\tN/A\nGPU1\tNV12\tX\n"
         assert shown.matrix(treefold.load_topology(text)) == [[0, 240], [240, 0]]
 
     @pytest.mark.parametrize("wrap", ["{}", "<details>\n<summary>topo</summary>\n\n```\n{}\n```\n</details>\n"])
     @pytest.mark.parametrize("order", ["{peers}\n{table}", "{table}\n{peers}", "{peers}\n{table}\n{peers}"])
     def test_is_read_beside_tables_of_peer_access(self, wrap, order):
-        """People paste all that they have; -p2p says nothing that -m does not."""
         peers = (
             "$ nvidia-smi topo -p2p n\n \tGPU0\tGPU1\tGPU2\tGPU3\n GPU0\tX\tOK\tOK\tCNS\n GPU1\tOK\tX\tOK\tOK\n"
             " GPU2\tOK\tOK\tX\tOK\n GPU3\tCNS\tOK\tOK\tX\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"

@@ -26,7 +26,6 @@ class TestPlainForm:
 
     @pytest.mark.parametrize("name", known_names())
     def test_round_trips_every_known_machine(self, name):
-        """What ``to_json`` writes is read back as the same machine."""
         topology = known_topology(name)
         again = treefold.load_topology(json.dumps(topology.to_json()))
         assert (again.name, again.devices, again.links) == (topology.name, topology.devices, topology.links)
@@ -34,7 +33,6 @@ class TestPlainForm:
 
     @pytest.mark.parametrize("text", pasted.ALL.values(), ids=pasted.ALL)
     def test_round_trips_every_pasted_machine(self, text):
-        """Whatever was read can be written in the plain form, with its notes, and read again."""
         topology = treefold.load_topology(text)
         again = treefold.load_topology(json.dumps(topology.to_json()))
         assert (again.capacities, again.alphas, again.notes) == (topology.capacities, topology.alphas, topology.notes)
@@ -83,7 +81,6 @@ class TestPlainForm:
         ],
     )
     def test_links_that_are_none_are_named(self, link, sentence):
-        """The sentence says which link, and what it must be."""
         text = json.dumps({"devices": ["gpu:0", "gpu:1"], "links": [link]})
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
@@ -101,7 +98,6 @@ class TestPlainForm:
         ],
     )
     def test_fields_that_are_none_are_named(self, data, sentence):
-        """The sentence says which field, and what it must be."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(json.dumps(data))
 
@@ -126,12 +122,10 @@ class TestPlainForm:
         ],
     )
     def test_machines_that_cannot_be_are_refused(self, data, start):
-        """The graph's own sentences: no devices, twice, not connected, to nowhere, no bandwidth."""
         with pytest.raises(TopologyError, match=f"^{start}"):
             treefold.load_topology(json.dumps(data))
 
     def test_names_that_are_no_devices_are_refused(self):
-        """A device is named as everywhere in treefold."""
         with pytest.raises(DeviceError, match=r"^'a b' is no device name\."):
             treefold.load_topology('{"devices": ["a b"]}')
 
@@ -144,7 +138,6 @@ class TestPlainForm:
         ids=["nodes", "links"],
     )
     def test_bounds(self, data, sentence):
-        """What no machine has is not read to its end."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}"):
             treefold.load_topology(json.dumps(data))
 
@@ -160,7 +153,6 @@ class TestMatrices:
         ],
     )
     def test_of_gb_per_s_and_of_links(self, text):
-        """Row to column, per direction."""
         assert shown.matrix(treefold.load_topology(text)) == [[0, 25, 0], [12.5, 0, 50], [0, 50, 0]]
 
     def test_measured_pairs_are_the_narrowest_machine(self):
@@ -217,7 +209,6 @@ class TestMatrices:
         ],
     )
     def test_that_say_nothing_of_bandwidth_are_refused(self, text, sentence):
-        """Peer access, numbers without a unit, damaged or several: one sentence each."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
 
@@ -274,11 +265,9 @@ class TestOtherJson:
         ],
     )
     def test_is_refused_by_name(self, text, sentence):
-        """What people mistake for a topology is named."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
 
     def test_that_is_too_deep_is_refused(self):
-        """A million brackets are no crash."""
         with pytest.raises(ParseError, match=r"^The JSON is broken or cut off: "):
             treefold.load_topology("[" * 1_000_000)

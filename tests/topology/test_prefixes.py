@@ -40,11 +40,9 @@ class TestPrefixes:
     @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
     def test_before_every_line_do_not_matter(self, text, prefix):
-        """The machine is that of the text, in every format."""
         assert treefold.load_topology(prefixed(text, prefix)) == treefold.load_topology(text)
 
     def test_may_stand_below_the_command(self):
-        """The line that a user typed has no prefix."""
         text = "[root@node ~]# mpirun -np 1 --tag-output nvidia-smi topo -m\n"
         text += prefixed(pasted.DGX1_V100, PREFIXES["mpirun"])
         assert treefold.load_topology(text) == treefold.load_topology(pasted.DGX1_V100)
@@ -60,12 +58,10 @@ class TestPrompts:
     @pytest.mark.parametrize("prompt", PROMPTS)
     @pytest.mark.parametrize("text", pasted.ALL.values(), ids=pasted.ALL)
     def test_above_do_not_matter(self, text, prompt):
-        """Tables, XML and JSON below a prompt in brackets of any kind."""
         assert treefold.load_topology(f"{prompt} nvidia-smi topo -m\n{text}") == treefold.load_topology(text)
 
     @pytest.mark.parametrize("text", [pasted.DGX1_V100, pasted.NCCL_H100_PAIR, pasted.HWLOC_NUMA, pasted.AMD_SMI])
     def test_below_do_not_matter(self, text):
-        """Nor does the next prompt."""
         assert treefold.load_topology(f"{text}[root@node ~]# \n") == treefold.load_topology(text)
 
     def test_before_the_header_of_a_table_do_not_hide_it(self):
@@ -82,7 +78,6 @@ class TestTerminalEscapes:
         ["\x1b[1;31m", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x1b(B", "\x9b31m", "\x07", "\x08", "\x1b[?25l"],
     )
     def test_in_a_table_are_dropped(self, escape):
-        """Colours, titles, links, bells: the table is read without them."""
         text = pasted.FOUR_V100.replace("GPU2    NV1", f"{escape}GPU2{escape}    NV1")
         assert treefold.load_topology(text) == treefold.load_topology(pasted.FOUR_V100)
 
@@ -108,7 +103,6 @@ class TestMarkdown:
     @pytest.mark.parametrize("bold", [True, False])
     @pytest.mark.parametrize("quote", ["", "> "])
     def test_tables_are_read_as_the_tools_own(self, name, bold, quote):
-        """Bars, rules below headers, bold names and quotes do not matter."""
         text = pasted.ALL[name]
         table = "".join(f"{quote}{line}\n" for line in as_markdown(text, bold=bold).splitlines())
         assert "| --- |" in table
@@ -116,13 +110,11 @@ class TestMarkdown:
 
     @pytest.mark.parametrize("mark", ["**", "__", "`"])
     def test_cells_may_be_bold_or_code(self, mark):
-        """Whoever writes about a link marks its cell."""
         text = pasted.FOUR_V100.replace("NV2", f"{mark}NV2{mark}")
         assert treefold.load_topology(text) == treefold.load_topology(pasted.FOUR_V100)
 
     @pytest.mark.parametrize("title", ["**{}**", "### {}", "{}:"])
     def test_titles_may_be_those_of_a_page(self, title):
-        """Also where the diagonal has an X, as tables of NVIDIA's tool have."""
         links = [["X" if i == j else "XGMI" for j in range(4)] for i in range(4)]
         rows = "".join(f"| GPU{number} | {' | '.join(row)} |\n" for number, row in enumerate(links))
         header = "|  | GPU0 | GPU1 | GPU2 | GPU3 |\n|---|---|---|---|---|\n"
@@ -135,7 +127,6 @@ class TestMarkdown:
         assert shown.matrix(topology, "xgmi") == [[0 if i == j else 24 for j in range(4)] for i in range(4)]
 
     def test_a_string_of_json_is_read(self):
-        """As a log or an API has it, its line breaks and tabs as two characters each."""
         text = pasted.DGX1_V100
         assert treefold.load_topology(json.dumps(text)) == treefold.load_topology(text)
         assert treefold.load_topology(json.dumps({"topology": text})) == treefold.load_topology(text)
@@ -170,7 +161,6 @@ class TestOtherOutputs:
         ],
     )
     def test_without_links_are_named_with_what_to_paste(self, text, what, lacks):
-        """They are what people have at hand."""
         sentence = (
             f"This output of {what} does not say {lacks}. Paste that of `nvidia-smi topo -m`, or run any program on "
             "NCCL with NCCL_TOPO_DUMP_FILE=machine.xml and give that file."

@@ -21,7 +21,6 @@ def model(replica):
 
 class TestAverageModels:
     def test_gives_a_model_for_models(self):
-        """A new one of the same class, on memory of its own; the others stay."""
         models = [model(r) for r in range(3)]
         mean = average_models(models)
         assert type(mean) is torch.nn.Sequential
@@ -34,7 +33,6 @@ class TestAverageModels:
             assert (old[1].weight == 2**r).all()
 
     def test_gives_a_state_dict_for_state_dicts(self):
-        """With the type, order and metadata of the first."""
         states = [model(r).state_dict() for r in range(2)]
         mean = average_models(states)
         assert type(mean) is OrderedDict
@@ -47,21 +45,18 @@ class TestAverageModels:
 
     @pytest.mark.parametrize("of", [lambda made: made, lambda made: made.state_dict()], ids=["models", "states"])
     def test_takes_what_comes_one_after_the_other(self, of):
-        """A generator gives what a list of the same gives."""
         made = [of(model(r)) for r in range(3)]
         first, second = average_models(one for one in made), average_models(made)
         pairs = [one if isinstance(one, dict) else one.state_dict() for one in (first, second)]
         assert all(torch.equal(entry, pairs[1][name]) for name, entry in pairs[0].items())
 
     def test_weighs(self):
-        """Federated averaging: by the number of examples."""
         mean = average_models([{"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])}], weights=[100, 50])
         assert mean["w"].item() == 2
         with pytest.raises(ArgumentError, match=r"^weights has 1 number for 2 replicas"):
             average_models([{"w": torch.ones(1)}, {"w": torch.ones(1)}], weights=[1])
 
     def test_does_not_mind_the_order_of_entries(self):
-        """Names count."""
         one, two = torch.tensor([1.0]), torch.tensor([2.0])
         mean = average_models([{"a": one, "b": two}, {"b": one, "a": two}])
         assert {name: entry.item() for name, entry in mean.items()} == {"a": 1.5, "b": 1.5}
@@ -88,7 +83,6 @@ class TestAverageModels:
 
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint64])
     def test_keeps_every_integer_dtype(self, dtype):
-        """Within the hull of what the models hold, at the ends of the dtype too."""
         low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         states = [{"n": torch.tensor([low, high, 3], dtype=dtype)}, {"n": torch.tensor([low, high, 5], dtype=dtype)}]
         average = average_models(states)["n"]
@@ -96,12 +90,10 @@ class TestAverageModels:
         assert average.tolist() == [low, high, 4]
 
     def test_weighs_whole_numbers_too(self):
-        """By the same weights."""
         states = [{"n": torch.tensor(10)}, {"n": torch.tensor(20)}]
         assert average_models(states, weights=[3, 1])["n"].item() == 12  # 12.5
 
     def test_keeps_flags_that_agree(self):
-        """There is no mean of others."""
         assert average_models([model(r) for r in range(2)]).mask.tolist() == [True, False]
         sentence = (
             r"^The models do not agree on \['mask'\], which has no mean: it is no number\. "
@@ -119,7 +111,6 @@ class TestAverageModels:
         ],
     )
     def test_names_the_entry_that_differs(self, other, sentence):
-        """Names, shapes, dtypes."""
         with pytest.raises(MismatchError, match=sentence):
             average_models([{"a": torch.ones(2)}, other])
 
@@ -135,7 +126,6 @@ class TestAverageModels:
         ],
     )
     def test_takes_models_or_state_dicts(self, models):
-        """A list of one of them."""
         sentence = (
             r"^average_models got .*\. It takes a list of torch\.nn\.Module, or a list of their state_dict\(\)s\.$"
         )
@@ -143,6 +133,5 @@ class TestAverageModels:
             average_models(models)
 
     def test_without_entries_changes_nothing(self):
-        """A model of pure functions."""
         for _ in range(2):
             assert isinstance(average_models([torch.nn.ReLU(), torch.nn.ReLU()]), torch.nn.ReLU)

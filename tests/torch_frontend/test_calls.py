@@ -10,7 +10,6 @@ from treefold.torch.c10d.calls import CallQueue
 
 @pytest.fixture
 def left():
-    """Why the group was left."""
     return []
 
 
@@ -25,7 +24,6 @@ def calls(left):
 
 class TestAdd:
     def test_makes_a_call_here_if_it_is_waited_for(self, calls):
-        """And nobody else is waiting."""
         call = calls.add(threading.get_ident, is_waited_for=True)
         assert (call.is_completed(), call.result()) == (True, threading.get_ident())
 
@@ -42,7 +40,6 @@ class TestAdd:
         assert len({thread for _, thread in made} - {threading.get_ident()}) == 1
 
     def test_makes_a_call_here_again_when_the_others_are_over(self, calls):
-        """The thread is idle then."""
         calls.add(lambda: None, is_waited_for=False).wait()
         assert any(
             calls.add(threading.get_ident, is_waited_for=True).result() == threading.get_ident() for _ in range(99)
@@ -55,7 +52,6 @@ class TestAdd:
         assert calls.add(lambda: 7, is_waited_for=True).result() == 7
 
     def test_raises_what_a_call_raises(self, calls, left):
-        """Where it is waited for; the next call is made."""
         with pytest.raises(ZeroDivisionError):
             calls.add(lambda: 1 / 0, is_waited_for=True)
         call = calls.add(lambda: 1 / 0, is_waited_for=False)
@@ -68,7 +64,6 @@ class TestAdd:
 
 class TestEnd:
     def test_lets_calls_end_that_wait(self, calls):
-        """For a moment."""
         made = []
         for number in range(3):
             calls.add(lambda n=number: made.append(n), is_waited_for=False)
@@ -76,7 +71,6 @@ class TestEnd:
         assert made == [0, 1, 2]
 
     def test_leaves_nobody_waiting(self, calls):
-        """A call that comes afterwards is made by its caller."""
         calls.add(lambda: None, is_waited_for=False)
         calls.end()
         calls.join()

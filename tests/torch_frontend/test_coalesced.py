@@ -36,7 +36,6 @@ class TestPlainDefinitions:
     """Any number of tensors and devices, mixed dtypes, any size of buffers."""
 
     def test_of_reduce_add_coalesced(self, count, buffer_size):
-        """The i-th result is the sum of the i-th tensors."""
         inputs = groups(count)
         for _ in range(2):
             total = reduce_add_coalesced(inputs, "cpu", buffer_size)
@@ -45,14 +44,12 @@ class TestPlainDefinitions:
         assert all(are_equal(group, expected(2**r)) for r, group in enumerate(inputs))
 
     def test_of_all_reduce_coalesced(self, count, buffer_size):
-        """The same for every input, in memory of its own."""
         results = all_reduce_coalesced(groups(count), buffer_size)
         assert len(results) == count
         assert all(are_equal(total, expected(2**count - 1)) for total in results)
         assert len({total[0].data_ptr() for total in results}) == count
 
     def test_of_broadcast_coalesced(self, count, buffer_size):
-        """A copy of every tensor for every device, the first one too."""
         [tensors] = groups(1)
         results = broadcast_coalesced(tensors, ["cpu"] * count, buffer_size)
         assert len(results) == count
@@ -72,33 +69,28 @@ class TestReduceAddCoalesced:
             assert positional == [(p.name, p.default) for p in inspect.signature(theirs).parameters.values()]
 
     def test_takes_any_op(self):
-        """MEAN among them, weighted if asked."""
         inputs = [[torch.full((2,), 2.0**r)] for r in range(3)]
         assert are_equal(reduce_add_coalesced(inputs, op="mean"), [torch.full((2,), 7 / 3)])
         assert are_equal(reduce_add_coalesced(inputs, op="mean", weights=[1, 0, 1]), [torch.full((2,), 2.5)])
         assert all_reduce_coalesced(inputs, op="max")[1][0].tolist() == [4, 4]
 
     def test_takes_iterators(self):
-        """Such as model.parameters()."""
         models = [torch.nn.Linear(2, 1) for _ in range(2)]
         total = reduce_add_coalesced(model.parameters() for model in models)
         assert torch.equal(total[0], models[0].weight + models[1].weight)
         assert not any(tensor.requires_grad for tensor in total)
 
     def test_of_nothing_is_nothing(self):
-        """Devices without tensors, as in torch.cuda.comm."""
         for _ in range(2):
             assert reduce_add_coalesced([[], []]) == ()
             assert all_reduce_coalesced([[], []]) == [(), ()]
             assert broadcast_coalesced([], ["cpu", "cpu"]) == [(), ()]
 
     def test_names_what_is_missing(self):
-        """Every device must bring as many tensors."""
         with pytest.raises(MismatchError, match=r"^Replica 1 has nothing at \[1\] where replica 0 has a value"):
             reduce_add_coalesced([[torch.ones(1), torch.ones(1)], [torch.ones(1)]])
 
     def test_refuses_no_devices(self):
-        """There is no first one to sum on."""
         with pytest.raises(
             ArgumentError, match=r"^inputs got no values\. It takes one value per replica, at least one\.$"
         ):
@@ -106,7 +98,6 @@ class TestReduceAddCoalesced:
 
     @pytest.mark.parametrize("inputs", [torch.ones(2, 2), [torch.ones(2), torch.ones(2)]])
     def test_refuses_bare_tensors(self, inputs):
-        """Rows of tensors are hardly meant."""
         sentence = r"^inputs holds tensors themselves\. It takes one list of tensors for each device\.$"
         with pytest.raises(ArgumentError, match=sentence):
             reduce_add_coalesced(inputs)
@@ -117,14 +108,12 @@ class TestReduceAddCoalesced:
         ids=str,
     )
     def test_refuses_what_is_no_list_of_lists(self, inputs):
-        """Mappings would give their names, arrays their rows."""
         sentence = r"^inputs has .+ where a list of (lists of )?tensors is meant\. Pass a list or tuple\.$"
         for call in (reduce_add_coalesced, all_reduce_coalesced):
             with pytest.raises(ArgumentError, match=sentence):
                 call(inputs)
 
     def test_takes_generators(self):
-        """As torch.cuda.comm does."""
         assert are_equal(
             reduce_add_coalesced((t for t in group) for group in groups(2)), reduce_add_coalesced(groups(2))
         )
@@ -133,7 +122,6 @@ class TestReduceAddCoalesced:
 
     @pytest.mark.parametrize("device", [True, 1.0, None])
     def test_refuses_what_is_no_device(self, device):
-        """None stands for a default in ``destination`` only."""
         sentence = rf'^A device is {device}\. It takes a torch\.device, a name such as "cuda:1", or a CUDA index\.$'
         with pytest.raises(ArgumentError, match=sentence):
             broadcast_coalesced([torch.ones(1)], [device])
@@ -146,7 +134,6 @@ class TestReduceAddCoalesced:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="here PyTorch reports a GPU")
     @pytest.mark.parametrize("device", [0, "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0)])
     def test_places_nothing_elsewhere(self, device):
-        """Every spelling of a GPU that is not there."""
         for call in (
             lambda: reduce_add_coalesced([[torch.ones(1)]], device),
             lambda: broadcast_coalesced([torch.ones(1)], [device]),
@@ -157,13 +144,11 @@ class TestReduceAddCoalesced:
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch reports no GPU here")
     def test_agrees_with_torch_cuda_comm(self):
-        """On GPUs the original is there to compare with."""
         inputs = [[tensor.cuda() for tensor in group] for group in groups(2)]
         theirs = torch.cuda.comm.reduce_add_coalesced([[t.clone() for t in group] for group in inputs])
         assert are_equal(reduce_add_coalesced(inputs), theirs)
 
     def test_bounds_buffers_by_their_size(self):
-        """``buffer_size`` must be a number of bytes."""
         for call in (
             lambda: reduce_add_coalesced([[torch.ones(1)]], None, -1),
             lambda: broadcast_coalesced([], [], -1),
@@ -175,7 +160,6 @@ class TestReduceAddCoalesced:
 class TestAllReduceInPlace:
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     def test_leaves_the_result_in_the_tensors(self, op):
-        """And returns them."""
         wanted = {"sum": 7, "mean": 7 / 3, "min": 1, "max": 4, "product": 8}[op]
         for _ in range(3):
             tensors = [torch.full((4,), 2.0**r) for r in range(3)]
@@ -185,18 +169,15 @@ class TestAllReduceInPlace:
             assert all(torch.equal(tensor, torch.full((4,), wanted)) for tensor in tensors)
 
     def test_takes_lists_of_gradients_and_weights(self):
-        """One pytree per replica; a MEAN by the number of examples."""
         gradients = [[torch.full((2,), 2.0**r), torch.full((), 2.0**r)] for r in range(2)]
         all_reduce_(gradients, "mean", weights=[3, 1])
         assert all(tensor.eq(1.25).all() for group in gradients for tensor in group)
 
     def test_refuses_one_tensor(self):
-        """Its rows are not replicas."""
         with pytest.raises(ArgumentError, match=r"^tensors got a Tensor\. It takes a list or tuple with one value per"):
             all_reduce_(torch.ones(2, 2))
 
     def test_refuses_the_mean_of_integers(self):
-        """Which is a float, and would not fit."""
         tensors = [torch.tensor([1]), torch.tensor([2])]
         with pytest.raises(
             ValueError, match=r"^Replica 0 has int64 \(1,\)\. To take the result it needs a writable PyTorch array"
@@ -205,7 +186,6 @@ class TestAllReduceInPlace:
         assert [int(tensor) for tensor in tensors] == [1, 2]
 
     def test_refuses_tensors_that_share_memory(self):
-        """Replicas are named, as the caller passed them; there is no ``out`` to speak of."""
         memory = torch.arange(6.0)
         for tensors in ([memory[:4], memory[2:]], ([memory[:4]], [memory[2:]])):
             where = " at [0]" if isinstance(tensors, tuple) else ""
@@ -218,7 +198,6 @@ class TestAllReduceInPlace:
         assert torch.equal(memory, torch.arange(6.0))
 
     def test_is_the_ops_own_reduce(self):
-        """The same bits as the classes give."""
         tensors = [torch.randn(1000, generator=torch.Generator().manual_seed(r)) for r in range(5)]
         made = HierarchicalCopyAllReduce().reduce("mean", PerReplica([tensor.clone() for tensor in tensors]), "cpu:0")
         all_reduce_(tensors, "mean")

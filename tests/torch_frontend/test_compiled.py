@@ -16,7 +16,6 @@ class TestDistributedDataParallel:
 
 class TestCollectives:
     def test_give_what_they_give_uncompiled(self):
-        """Every one of them, in a function of its own, also when it is called again."""
         for answers in run(compiled.both, 2):
             for name, (plain, first, again) in answers.items():
                 assert (name, first, again) == (name, plain, plain)
@@ -24,13 +23,11 @@ class TestCollectives:
 
 class TestFunctionsOfOneProcess:
     def test_may_be_called_first_by_a_compiled_function(self):
-        """Nothing of them is traced."""
         torchs, ours = [[3, 3], [3, 3], [1, 1], [3, 3]], [[3, 3], [3, 3], [1, 1], [1, 1], [1, 2], [2, 2]]
         assert run(compiled.in_one_process, 1) == [torchs + ours]
 
 
 class TestImport:
     def test_does_not_load_the_compiler(self):
-        """That takes seconds, and most programs do not compile."""
         program = "import sys, treefold.torch; sys.exit('torch._dynamo' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0  # noqa: S603 - our own

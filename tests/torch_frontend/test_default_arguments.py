@@ -15,12 +15,10 @@ def answers(backend):
 class TestMethods:
     @pytest.mark.parametrize("call", defaults.CALLS)
     def test_do_what_gloos_do(self, call):
-        """Options, lists of one tensor, ops, roots and timeouts may be left out where PyTorch lets them be."""
         assert [rank[call] for rank in answers("treefold")] == [rank[call] for rank in answers("gloo")]
         assert [rank[call][0] for rank in answers("gloo")] == [True] * 2
 
     def test_refuse_what_has_no_place(self):
-        """Before any rank has begun the call."""
         for options, root, total in run(defaults.misplaced, 2):
             assert options == "After its tensors allreduce_coalesced got a RedOpType. It takes opts there."
             assert root == "After its tensors allreduce got root. It takes opts, op, timeout there."
@@ -34,7 +32,6 @@ class TestMethods:
 class TestDistributedDataParallel:
     @pytest.mark.parametrize("hook", ["allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"])
     def test_learns_by_pytorchs_hooks_what_gloo_learns(self, hook):
-        """Bit by bit, on two ranks."""
         learnt = run(defaults.train_by_pytorchs_hook, 2, hook)
         assert learnt == run(defaults.train_by_pytorchs_hook, 2, hook, backend="gloo")
         assert learnt[0] == learnt[1]

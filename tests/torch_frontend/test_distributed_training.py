@@ -17,12 +17,10 @@ class TestDistributedDataParallel:
         assert treefold_bits[0] == treefold_bits[1]
 
     def test_has_several_buckets(self):
-        """Each is one call."""
         first, second = run(training.buckets, 2)
         assert first == second >= 2
 
     def test_no_sync(self):
-        """Gradients of batches are accumulated before the ranks meet."""
         first, second, third = run(training.no_sync, 3)
         assert first == second == third
 
@@ -36,13 +34,11 @@ class TestHooks:
         assert run(training.train, size, options, hook) == [training.train_alone(size)] * size
 
     def test_with_parameters_that_are_not_used(self, hook):
-        """They count as zero."""
         options = {"find_unused_parameters": True}
         expected = training.train_alone(3, is_odd=lambda step: step % 2 == 1)
         assert run(training.train, 3, options, hook) == [expected] * 3
 
     def test_where_memory_is_small(self, hook):
-        """Buckets go through it in parts."""
         environment = {"TREEFOLD_GROUP_BYTES": "4096"}
         answers = run(training.train, 2, {}, hook, environment=environment)
         assert answers == [training.train_alone(2)] * 2
@@ -51,14 +47,12 @@ class TestHooks:
 class TestAllReduceHook:
     @pytest.mark.parametrize("layout", [((0, 1, 2),), ((0,), (1,), (2,)), ((0, 2), (1,))], ids=str)
     def test_gives_the_mean_of_one_process_over_gloo(self, layout):
-        """On one host as between hosts, bit by bit."""
         answers = run(hosts.train, 3, layout, backend="gloo", environment={"GLOO_SOCKET_IFNAME": "lo"})
         assert answers == [training.train_alone(3)] * 3
 
 
 class TestSharedMeanHook:
     def test_needs_this_backend(self):
-        """Gloo's groups have no shared memory."""
         sentence = (
             'shared_mean_hook needs a process group of the backend "treefold", and this one is of "gloo". Make it with '
             'init_process_group("treefold") or new_group(backend="treefold").'
@@ -74,7 +68,6 @@ class TestMeanHook:
 
 class TestFullyShard:
     def test_two_ranks_learn_what_gloo_learns(self):
-        """Bit by bit, with parameters in shards."""
         shards = run(training.shard, 2)
         assert shards == run(training.shard, 2, backend="gloo")
         assert shards[0] == shards[1]
@@ -82,7 +75,6 @@ class TestFullyShard:
 
 class TestCheckpoint:
     def test_saves_and_loads(self, tmp_path):
-        """Shards of every rank."""
         assert run(checkpoints.save_and_load, 2, str(tmp_path / "state")) == [(True, True)] * 2
 
     def test_saves_in_the_background(self, tmp_path):
@@ -91,13 +83,10 @@ class TestCheckpoint:
 
     @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
     def test_rank_0_hands_out(self, kind):
-        """The state of the model, and that of its optimizer."""
         assert run(checkpoints.hand_out, 2, kind) == [set()] * 2
 
     def test_the_optimizer_of_fsdp1(self):
-        """Its state is gathered from flat shards."""
         assert run(checkpoints.optimizer_of_flat_shards, 2) == [{"weight": (5, 7), "bias": (5,)}] * 2
 
     def test_loads_one_file(self, tmp_path):
-        """One rank reads it for all."""
         assert run(checkpoints.load_one_file, 2, str(tmp_path)) == [[0, 1, 2, 3, 4, 5]] * 2

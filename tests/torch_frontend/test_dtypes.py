@@ -7,7 +7,6 @@ _MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
 
 class TestDtypes:
     def test_are_moved_or_refused_by_all_ranks(self):
-        """Also into tensors with gaps on one rank only, and of dtypes that PyTorch itself cannot copy."""
         first, second = run(dtypes.of_every_dtype, 2, seconds=20.0)
         assert first == second
         assert first["torch.float32", "all_reduce"] is True

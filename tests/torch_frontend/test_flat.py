@@ -12,7 +12,6 @@ from treefold.torch.c10d.reductions import cut_apart
 
 class TestTarget:
     def test_refuses_elements_that_share_memory(self):
-        """Whatever the strides."""
         memory = torch.zeros(64)
         for shape in itertools.product((1, 2, 3), repeat=3):
             for strides in itertools.product((0, 1, 2, 3, 5), repeat=3):
@@ -22,7 +21,6 @@ class TestTarget:
                         Flat().target(tensor)
 
     def test_takes_views_that_do_not(self):
-        """Some of a tensor's rows, columns and dimensions, in any order."""
         memory, ends = torch.zeros(3, 4, 5), [slice(None), slice(1, 3), slice(0, 3, 2), slice(2, 3)]
         for order in itertools.permutations(range(3)):
             for cuts in itertools.product(ends, repeat=3):
@@ -30,7 +28,6 @@ class TestTarget:
                 assert Flat().target(tensor).numel() == tensor.numel()
 
     def test_takes_empty_tensors_of_any_strides(self):
-        """They have no elements."""
         assert Flat().target(torch.zeros(1).as_strided((0, 3), (0, 0))).numel() == 0
 
 
@@ -43,7 +40,6 @@ class TestCutApart:
         assert [one.data_ptr() for one in (*read, written)] == [one.data_ptr() for one in (*sources, end)]
 
     def test_copies_what_a_batch_would_overwrite_for_a_later_one(self):
-        """Not what is written where it was read, nor what lies elsewhere."""
         memory = torch.arange(96.0)
         own, other, end = memory[:32], memory[32:64], memory[40:72]
         first, *later = cut_apart([[own, other, end]], [end], 300)

@@ -40,19 +40,15 @@ with treefold.connect() as first, treefold.connect() as second:
 
 class TestRendezvous:
     def test_by_a_file(self):
-        """No port is opened; the store is a file."""
         assert run(launching.late, 2, 0.0) == [3, 3]
 
     def test_by_a_tcp_store(self, unused_port):
-        """As init_method says."""
         assert run(launching.late, 2, 0.0, method=f"tcp://127.0.0.1:{unused_port}") == [3, 3]
 
     def test_a_rank_comes_late(self):
-        """The others wait."""
         assert run(launching.late, 3, 1.5) == [7, 7, 7]
 
     def test_a_rank_does_not_come(self):
-        """The others name it when PyTorch's timeout has passed."""
         answers = run(launching.never, 3)
         assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
         assert "Rank 2 did not connect within 4" in answers[0].text
@@ -65,7 +61,6 @@ class TestRendezvous:
         assert answers[0].text.startswith("Rank 2 had not come by the deadline")
 
     def test_a_rank_fails_when_all_have_come(self):
-        """The others are told at once, though its program goes on."""
         assert run(launching.fails_when_all_have_come, 3) == ["RuntimeError", *["ConnectError"] * 2]
 
     def test_ranks_that_are_started_again(self):
@@ -76,7 +71,6 @@ class TestRendezvous:
 class TestStarts:
     @pytest.mark.parametrize("method", ["spawn", "forkserver"])
     def test_by_multiprocessing(self, method):
-        """Whatever starts the processes."""
         context = multiprocessing.get_context(method)
         assert run(collectives.broadcast, 2, 1, context=context) == [[2, 2, 2]] * 2
 
@@ -124,7 +118,6 @@ class TestStarts:
 class TestEnds:
     @pytest.mark.parametrize("elements", [4, 1 << 20])
     def test_a_rank_is_killed(self, elements):
-        """The others raise the same error, which names it, soon; their tensors are as they were."""
         *answers, last = run(launching.killed, 3, elements)
         assert last == Died(-9)
         assert len({answer[:3] for answer in answers}) == 1
@@ -136,37 +129,31 @@ class TestEnds:
     @pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 0, 1), (0, 1, 2)], ids=str)
     @pytest.mark.parametrize("end", ["killed", "left"])
     def test_a_rank_ends_before_the_first_collective_of_a_group(self, end, hosts):
-        """The others are told in that collective, as in later ones."""
         *answers, last = run(launching.ends, 3, end, environment=on_hosts(*hosts))
         assert last == (Died(-9) if end == "killed" else None)
         assert answers == [("PeerLostError", True, True)] * 2
 
     def test_a_rank_is_killed_in_training(self):
-        """The error comes out of the backward pass with its sentence."""
         *answers, last = run(launching.killed_in_training, 3)
         assert last == Died(-9)
         assert all(re.search("Rank 2 has exited, so this call did not happen", answer.text) for answer in answers)
 
     def test_a_forked_child_is_no_rank(self):
-        """It is told, and the ranks go on."""
         said = run(launching.forked, 2)
         assert [words.split(" Only")[0] for words in said] == [
             f"This process was forked from rank {rank} and is no rank itself." for rank in range(2)
         ]
 
     def test_memory_is_given_back(self):
-        """With the last reference to a group that was destroyed."""
         assert run(launching.kept_memory, 2) == [(True, True)] * 2
 
     def test_nothing_is_left_behind(self, tmp_path):
-        """Neither folders nor sockets."""
         run(collectives.broadcast, 2, 0, environment={"TMPDIR": str(tmp_path)})
         assert list(Path(tmp_path).iterdir()) == []
 
 
 class TestWithoutProcessGroups:
     def test_the_rest_still_works(self):
-        """Some builds of PyTorch have no process groups."""
         script = (
             "import sys, torch\n"
             "from torch import distributed\n"
@@ -181,7 +168,6 @@ class TestWithoutProcessGroups:
 
 class TestMixedStrings:
     def test_tensors_on_another_device_go_to_their_backend(self):
-        """PyTorch gives all of them to ours; those on the CPU are reduced here."""
         asked = ["allreduce", "broadcast", "allgather", "reduce_scatter", "send", "recv", "allreduce"]
         assert (
             run(mixed.both, 2, backend="cpu:treefold,meta:recorder")
@@ -189,6 +175,5 @@ class TestMixedStrings:
         )
 
     def test_tensors_on_a_device_that_the_string_does_not_name_are_refused(self):
-        """The sentence says what to write."""
         answers = run(mixed.nowhere, 2, backend="cpu:treefold")
         assert [answer.kind for answer in answers] == ["DeviceError"] * 2, answers

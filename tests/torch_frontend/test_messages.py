@@ -6,19 +6,15 @@ from torch_ranks import Died, mail, run
 
 class TestSendRecv:
     def test_both_ways_at_once(self):
-        """More than a socket's buffers hold."""
         assert run(mail.ring, 2, 1 << 20) == [[2], [1]]
 
     def test_around_a_ring(self):
-        """In one batch."""
         assert run(mail.ring, 3, 5) == [[4], [1], [2]]
 
     def test_blocking(self):
-        """Rank 0 sends to everyone."""
         assert run(mail.blocking, 3) == [None, (0, [11, 11]), (0, [12, 12])]
 
     def test_from_any_rank(self):
-        """Who has sent is told."""
         assert run(mail.any_source, 3)[0] == {1: 2, 2: 4}
 
     def test_from_any_rank_though_one_has_no_message(self):
@@ -26,19 +22,15 @@ class TestSendRecv:
         assert run(mail.from_any_but_a_silent_rank, 3) == [(2, 4), (None, 2), (None, 4)]
 
     def test_by_tag(self):
-        """In another order than they were sent, but in order within a tag."""
         assert run(mail.by_tag, 2)[1] == [[8], [8], [7]]
 
     def test_in_order_though_the_receiver_comes_late(self):
-        """Of one tag."""
         assert run(mail.many_before_the_receiver_listens, 2, 50) == [True, True]
 
     def test_thousands_at_once(self):
-        """Of many tags, and of one."""
         assert run(mail.thousands, 2, 2000) == [True, True]
 
     def test_beside_collectives(self):
-        """Neither waits for the other."""
         assert run(mail.beside_collectives, 2, 1 << 20) == [([1], [3, 3, 3])] * 2
 
     def test_beside_a_collective_of_another_thread(self):
@@ -50,24 +42,20 @@ class TestSendRecv:
         assert run(mail.without_the_others, 3) == [[1, 1], [2, 2], [2, 2]]
 
     def test_on_one_host_listen_there_only(self):
-        """On the loopback interface, 127.0.0.1."""
         assert run(mail.listening, 2) == [["0100007F"]] * 2
 
 
 class TestErrors:
     def test_nobody_sends(self):
-        """A wait with a timeout ends in gloo's words; collectives go on."""
         (said, first), second = run(mail.never_sent, 2)
         assert "Timed out" in said
         assert (first, second) == (3, (None, 3))
 
     def test_the_sender_is_killed(self):
-        """The receiver is told, in gloo's words."""
         first, second = run(mail.sender_killed, 2)
         assert (first.kind, second) == ("RuntimeError", Died(-9))
 
     def test_in_a_forked_child(self):
-        """It is no rank, and the ranks go on."""
         for rank, (said, *taken) in enumerate(run(mail.forked, 2)):
             assert said.startswith(f"This process was forked from rank {rank} and is no rank itself.")
             assert taken == [[2.0 ** (1 - rank)]] * 2
@@ -75,5 +63,4 @@ class TestErrors:
 
 @pytest.mark.parametrize("elements", [0, 1])
 def test_of_few_elements(elements):
-    """Nothing is a message, too."""
     assert run(mail.ring, 2, elements) == [[2][:elements], [1][:elements]]

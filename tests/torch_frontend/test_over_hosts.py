@@ -18,12 +18,10 @@ def answers(*hosts):
 class TestCollectives:
     @pytest.mark.parametrize("call", defaults.CALLS)
     def test_give_what_they_give_on_one_host(self, call):
-        """All of them."""
         assert [rank[call] for rank in answers(0, 1)] == [rank[call] for rank in answers(0, 0)]
 
     @pytest.mark.parametrize("hosts", LAYOUTS, ids=str)
     def test_sum_every_rank_once(self, hosts):
-        """Whichever ranks share a host."""
         size = len(hosts)
         assert run(collectives.all_reduce_large, size, 50_000, environment=on_hosts(*hosts)) == [True] * size
 
@@ -35,20 +33,16 @@ class TestCollectives:
             assert answers == [[True] * 4] * 3
 
     def test_of_groups_that_overlap(self):
-        """A rank is in several, of one host or over two."""
         expected = [[(0, 3)], [(1, 3), (0, 6)], [(1, 6)]]
         assert run(collectives.overlapping_groups, 3, environment=on_hosts(0, 0, 1)) == expected
 
     def test_of_a_mesh(self):
-        """Rows are hosts."""
         assert run(collectives.mesh_sums, 4, environment=on_hosts(0, 0, 1, 1)) == [[5, 3], [10, 3], [5, 12], [10, 12]]
 
     def test_of_several_groups_in_another_order_on_each_rank(self):
-        """No group waits for another."""
         assert run(collectives.in_another_order, 2, environment=on_hosts(0, 1)) == [[[3], [30]]] * 2
 
     def test_may_be_interrupted(self):
-        """The rank leaves the group, and the others are told at once."""
         first, second = run(collectives.interrupted, 2, collectives.raise_timeout, environment=on_hosts(0, 1))
         assert (first[0], second[0]) == ("TimeoutError", "PeerLostError")
         assert second[1].startswith("Rank 0 has left the group with an error")
@@ -56,17 +50,14 @@ class TestCollectives:
 
 class TestMessages:
     def test_go_between_hosts(self):
-        """And within one."""
         assert run(mail.ring, 3, 5, environment=on_hosts(0, 0, 1)) == [[4], [1], [2]]
 
 
 class TestTraining:
     @pytest.mark.parametrize("hook", [None, "mean_hook", "shared_mean_hook"])
     def test_under_ddp_gives_the_bits_of_one_host(self, hook):
-        """With and without hooks."""
         learnt = run(training.train, 3, {}, hook)
         assert run(training.train, 3, {}, hook, environment=on_hosts(0, 0, 1)) == learnt
 
     def test_under_fsdp_gives_the_bits_of_one_host(self):
-        """With parameters in shards on both hosts."""
         assert run(training.shard, 2, environment=on_hosts(0, 1)) == run(training.shard, 2)

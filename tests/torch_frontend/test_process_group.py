@@ -16,25 +16,20 @@ DTYPES = ["float32", "float64", "float16", "bfloat16", "complex64", "int32", "in
 class TestAllReduce:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_sums_every_rank_once(self, dtype):
-        """Into the tensors themselves: 1 + 2 + 4."""
         assert run(collectives.all_reduce, 3, "SUM", getattr(torch, dtype)) == [[7, 7, 7]] * 3
 
     @pytest.mark.parametrize(("op", "expected"), [("AVG", 7 / 3), ("MIN", 1), ("MAX", 4), ("PRODUCT", 8)])
     def test_takes_the_other_ops(self, op, expected):
-        """PyTorch's names of them."""
         assert run(collectives.all_reduce, 3, op, torch.float64) == [[expected] * 3] * 3
 
     def test_writes_through_strides(self):
-        """A tensor that is no block of memory is written where it lies, and nothing beside it."""
         assert run(collectives.all_reduce_strided, 2) == [[[3, 1, 3, 1]] * 2, [[3, 2, 3, 2]] * 2]
 
     def test_goes_in_parts_where_memory_is_small(self):
-        """More than the group has for results."""
         environment = {"TREEFOLD_GROUP_BYTES": "65536"}
         assert run(collectives.all_reduce_large, 3, 50_000, environment=environment) == [True] * 3
 
     def test_together(self):
-        """The coalescing manager's tensors are one call."""
         assert run(collectives.all_reduce_together, 2) == [([3, 3], [30, 30, 30])] * 2
 
     def test_async(self):
@@ -42,11 +37,9 @@ class TestAllReduce:
         assert run(collectives.all_reduce_async, 2) == [(False, True, [3, 3, 3], [[3, 3, 3]], [3, 3, 3])] * 2
 
     def test_async_of_several_groups_in_another_order_on_each_rank(self):
-        """No group waits for another."""
         assert run(collectives.in_another_order, 2) == [[[3], [30]]] * 2
 
     def test_inference_tensors(self):
-        """On one rank; written in inference mode, which PyTorch asks for."""
         assert run(collectives.inference, 2) == [[3], [3]]
 
     def test_autograd_sees_the_write(self):
@@ -56,27 +49,22 @@ class TestAllReduce:
 
 class TestReduce:
     def test_reaches_the_root_only(self):
-        """The others keep what they brought."""
         assert run(collectives.reduce, 3, 1) == [[1, 1, 1], [7, 7, 7], [4, 4, 4]]
 
 
 class TestBroadcast:
     def test_copies_the_roots_value(self):
-        """Rank 2's."""
         assert run(collectives.broadcast, 3, 2) == [[4, 4, 4]] * 3
 
 
 class TestAllGather:
     def test_takes_parts_of_any_length(self):
-        """In order of ranks."""
         assert run(collectives.all_gather, 3) == [[[1], [2, 2], [4, 4, 4]]] * 3
 
     def test_into_one_tensor(self):
-        """Joined or stacked, as the output's shape says."""
         assert run(collectives.all_gather_single, 2) == [([1, 1, 2, 2], [[1, 1], [2, 2]])] * 2
 
     def test_goes_in_parts_where_memory_is_small(self):
-        """A page for results."""
         environment = {"TREEFOLD_GROUP_BYTES": "4096"}
         expected = [float(2 ** (index // 2)) for index in range(4)]
         answers = run(collectives.all_gather_single, 2, environment=environment)
@@ -85,29 +73,24 @@ class TestAllGather:
 
 class TestGather:
     def test_reaches_the_root_only(self):
-        """As a list there."""
         assert run(collectives.gather, 3, 1) == [None, [[1, 1], [2, 2], [4, 4]], None]
 
 
 class TestScatter:
     def test_gives_each_rank_its_part(self):
-        """Of rank 2's list."""
         assert run(collectives.scatter, 3, 2) == [[1, 1], [2, 2], [4, 4]]
 
 
 class TestFutures:
     def test_hold_a_list(self):
-        """Of the tensors that were gathered, as gloo's do."""
         first, second = run(collectives.futures, 2)
         assert first == [[1, 2], [1, 2], [1, 2]]
         assert second == [[1, 2], [1, 2], []]
 
     def test_call_back_where_other_calls_can_be_waited_for(self):
-        """A callback may call the group."""
         assert run(collectives.callbacks_that_call, 2) == [[[3], [30], [300], [33]]] * 2
 
     def test_that_fail(self):
-        """Work, and what was made of its future, raise the call's error; the group goes on after a mismatch."""
         assert run(collectives.failed_future, 2) == [([True, True], "CallMismatchError", [3, 3, 3])] * 2
 
 
@@ -121,13 +104,11 @@ class TestWait:
 
 class TestSharedMean:
     def test_of_nothing(self):
-        """Is nothing."""
         assert run(collectives.empty_mean, 2) == [[[], [1.5, 1.5]]] * 2
 
 
 class TestReduceScatter:
     def test_of_a_list(self):
-        """Rank r gets the sum of part r."""
         assert run(collectives.reduce_scatter, 3) == [[7, 7], [307, 307], [607, 607]]
 
     @pytest.mark.parametrize("elements", [2, 5000])
@@ -137,7 +118,6 @@ class TestReduceScatter:
         assert run(collectives.reduce_scatter_single, 3, "SUM", elements) == expected
 
     def test_goes_in_parts_where_memory_is_small(self):
-        """More than the group has for results."""
         answers = run(
             collectives.reduce_scatter_single, 2, "AVG", 10_000, environment={"TREEFOLD_GROUP_BYTES": "16384"}
         )
@@ -146,7 +126,6 @@ class TestReduceScatter:
     @pytest.mark.parametrize("memory", ["4096", "65536", "1048576"])
     @pytest.mark.parametrize("lengths", [(5000, 3, 900), (0, 0, 4000), (1, 512, 513)])
     def test_of_unequal_parts(self, memory, lengths):
-        """In parts as well, which are the same on all ranks."""
         answers = run(
             collectives.reduce_scatter_of_unequal_parts, 3, lengths, environment={"TREEFOLD_GROUP_BYTES": memory}
         )
@@ -156,7 +135,6 @@ class TestReduceScatter:
 
     @pytest.mark.parametrize("elements", [2, 5000])
     def test_in_place(self, elements):
-        """The part of the value that takes the result is the only one that changes."""
         first, second = run(collectives.reduce_scatter_in_place, 2, elements)
         assert first == [3.0] * elements + [1.0] * elements
         assert second == [2.0] * elements + [3.0] * elements
@@ -164,20 +142,16 @@ class TestReduceScatter:
 
 class TestAllToAll:
     def test_of_lists(self):
-        """Rank r gets what everyone has for it."""
         assert run(collectives.all_to_all, 3) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
 
     def test_of_one_tensor(self):
-        """Equal parts."""
         assert run(collectives.all_to_all_single, 3, True) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]  # noqa: FBT003
 
     def test_of_one_tensor_by_sizes(self):
-        """Parts as long as the sizes say."""
         expected = [[0, 10, 20], [1, 2, 11, 12, 21, 22], [3, 4, 5, 13, 14, 15, 23, 24, 25]]
         assert run(collectives.all_to_all_single, 3, False) == expected  # noqa: FBT003
 
     def test_sizes_that_differ(self):
-        """Every rank raises the same sentence."""
         sentence = (
             "Rank 0 sends 1 element to rank 0, which expects 2. Split sizes must agree, so nothing was moved, on no "
             "rank."
@@ -195,7 +169,6 @@ class TestOverlaps:
 
 class TestFlat:
     def test_writes_all_that_a_call_has_given_though_it_is_interrupted(self, monkeypatch):
-        """The other ranks have theirs."""
         tensors, calls = [torch.zeros(2, 2).t() for _ in range(3)], itertools.count()
         written = flat.Flat()
         for tensor in tensors:
@@ -215,40 +188,33 @@ class TestFlat:
 
 class TestObjects:
     def test_travel(self):
-        """PyTorch pickles them into tensors."""
         assert run(collectives.objects, 3) == [([{"rank": 0}, {"rank": 1}, {"rank": 2}], [{"of": 1}])] * 3
 
 
 class TestFunctional:
     def test_every_collective(self):
-        """Through PyTorch's dispatcher, which calls the group from C++."""
         answers = run(collectives.functional_forms, 2)
         assert answers == [[[3] * 4, [1, 2], [1.5, 1.5], [1, 2], [2, 2], [2], [2, 2]]] * 2
 
 
 class TestNewGroup:
     def test_groups_overlap(self):
-        """A rank is in several."""
         assert run(collectives.overlapping_groups, 3) == [[(0, 3)], [(1, 3), (0, 6)], [(1, 6)]]
 
     def test_is_pytorchs_non_member_on_other_ranks(self):
-        """Whatever PyTorch gives there for a group of gloo."""
         first, *others = run(collectives.outside, 2)
         assert first == (["TreefoldProcessGroup"] * 2, 0)
         assert others == run(collectives.outside, 2, backend="gloo")[1:]
 
     def test_a_mesh(self):
-        """Groups along the axes of a device mesh."""
         assert run(collectives.mesh_sums, 4) == [[5, 3], [10, 3], [5, 12], [10, 12]]
 
     def test_again_and_again(self):
-        """Groups that were left are not met again."""
         assert run(collectives.again, 2) == [[3, 3, 3]] * 2
 
 
 class TestThreads:
     def test_take_turns(self):
-        """Calls of several threads do not meet in the middle of each other."""
         assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
 
     def test_have_cores_of_their_own(self):
@@ -309,11 +275,9 @@ class TestRefusals:
         ],
     )
     def test_says_what_it_takes(self, what, kind, sentence):
-        """On every rank, and the next call is right."""
         assert run(refusals.refused, 2, what) == [(kind, sentence, 3)] * 2
 
     def test_a_tensor_that_stands_twice_in_a_call_of_parts(self):
-        """As where memory is large: it would be reduced twice."""
         for answer in run(refusals.refused, 2, "twice in parts", environment={"TREEFOLD_GROUP_BYTES": "4096"}):
             assert answer[0] == "ProcessGroupError"
             assert answer[1].startswith("Some tensors of this call share memory, and would be reduced twice.")
@@ -328,7 +292,6 @@ class TestRefusals:
             assert total == 3
 
     def test_calls_that_differ(self):
-        """Both sides are shown to both ranks."""
         first, second = run(refusals.refused, 2, "shape")
         assert first == second
         assert first[0] == "CallMismatchError"
@@ -342,7 +305,6 @@ class TestRefusals:
             assert (kind, total) == ("CallMismatchError", 3)
 
     def test_one_rank_alone(self):
-        """What only one rank got wrong is told to the others at once."""
         wrong, right = run(refusals.refused, 2, "size")
         sentence = (
             "all_gather got a tensor of 3 float32, where one of 2 float32 belongs. Ranks bring and take tensors of one "
@@ -359,7 +321,6 @@ class TestRefusals:
         ("what", "rank"), [("broadcast", 7), ("reduce", 7), ("gather root", -2), ("scatter root", 2)]
     )
     def test_a_root_that_is_no_rank(self, what, rank):
-        """No rank has written anything."""
         sentence = f"Got rank {rank} of a group of 2 ranks. Give a src or dst of 0 to 1."
         assert run(refusals.refused, 2, what) == [("ProcessGroupError", sentence, 3)] * 2
 
@@ -413,7 +374,6 @@ class TestRefusals:
         ],
     )
     def test_what_one_rank_brings(self, what, kind, begin):
-        """The other rank is told at once, and waits for no deadline."""
         wrong, right = run(refusals.refused, 2, what)
         assert (wrong[0], wrong[2]) == (kind, 3)
         assert wrong[1].startswith(begin)
@@ -423,13 +383,11 @@ class TestRefusals:
 
 class TestTimeout:
     def test_is_the_deadline(self):
-        """PyTorch's timeout; the ranks that came name the one that did not."""
         answers = run(collectives.absent, 3, 4.0)
         assert [answer.kind for answer in answers[:2]] == ["DeadlineError"] * 2
         assert all(answer.text.startswith("Rank 2 had not come by the deadline") for answer in answers[:2])
 
     def test_of_one_call(self):
-        """In the options of the call."""
         answer, _ = run(collectives.impatient, 2, 2.0)
         assert answer.kind == "DeadlineError"
 

@@ -16,5 +16,4 @@ NAMES = {
 
 class TestPublicNames:
     def test_are_what_dir_shows(self):
-        """And no module that it is made of."""
         assert set(dir(treefold.torch)) == set(treefold.torch.__all__) == NAMES

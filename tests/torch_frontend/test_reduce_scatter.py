@@ -11,12 +11,10 @@ from treefold.group.transport.link import ByteStream, GroupLink
 class TestReduceScatter:
     @pytest.mark.parametrize(("shape", "axis"), [((6,), 0), ((3, 4), 0), ((4, 3), 1), ((2, 6), -1), ((9000, 2), 0)])
     def test_gives_each_rank_its_part(self, shape, axis):
-        """Equal parts of the sum, along any axis, in the structure of the value."""
         total = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) * 7
         assert run(collectives.connected, 3, shape, axis) == [part.tolist() for part in np.split(total, 3, axis)]
 
     def test_takes_no_other_lengths(self):
-        """On all ranks."""
         sentence = (
             "reduce_scatter cannot cut an array of shape (4,) along axis 0 into 3 equal parts. It takes one of the "
             "array's axes, of a length that 3 divides; pad the array, or name another axis."
@@ -43,7 +41,6 @@ class Recorded:
 
 class TestMove:
     def test_goes_in_parts(self):
-        """Pieces are cut where the memory for results ends."""
         link = Recorded()
         move(link, ByteStream(18, [(6, 1000, 4)], [(0, 2000, 18)]), "gather", "18 bytes", root=1)
         assert [call[:3] for call in link.calls] == [
@@ -54,7 +51,6 @@ class TestMove:
         assert {call[3] for call in link.calls} == {"gather with root 1 of 18 bytes"}
 
     def test_of_nothing_meets_once(self):
-        """Ranks still have to agree."""
         link = Recorded()
         move(link, ByteStream(1, [], []), "gather", "nothing")
         assert [call[:3] for call in link.calls] == [(1, [], [])]

@@ -27,7 +27,6 @@ def backward(model, inputs, targets):
 
 
 def train_alone(steps, size):
-    """Train one model on whole batches."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.9)
     for step in range(steps):
@@ -37,7 +36,6 @@ def train_alone(steps, size):
 
 
 def gradients(model):
-    """Return a model's gradients, in order."""
     return [parameter.grad for parameter in model.parameters()]
 
 
@@ -52,7 +50,6 @@ class TestTraining:
     """Replicas on parts of a batch become what one model becomes on the whole batch."""
 
     def test_with_gradients_reduced_in_place(self, count):
-        """Every replica steps with the mean; all stay equal bit for bit."""
         models = [network() for _ in range(count)]
         optimizers = [torch.optim.SGD(model.parameters(), 0.3, momentum=0.9) for model in models]
         for step in range(10):
@@ -67,7 +64,6 @@ class TestTraining:
             assert all(torch.equal(a, b) for a, b in zip(model.parameters(), models[0].parameters(), strict=True))
 
     def test_as_data_parallel_does(self, count):
-        """Parameters are copied out, gradients summed back to the first, which alone steps."""
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.9)
         replicas = [copy.deepcopy(model) for _ in range(count)]

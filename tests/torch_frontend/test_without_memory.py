@@ -24,7 +24,6 @@ class TestZeros:
 class TestRefusals:
     @pytest.mark.parametrize("what", ["zeros to write", "functionalize", "functionalize, view", "grad", "vmap"])
     def test_on_one_rank(self, what):
-        """Nothing is read or written there; the other rank is told, and the group goes on."""
         assert run(refusals.refused, 2, what) == [
             ("ProcessGroupError", SENTENCE, 3),
             ("CallMismatchError", f"Rank 0 could not make this call: {SENTENCE} Nothing was done, on no rank.", 3),

@@ -17,12 +17,10 @@ import treefold
 
 
 def own(rank, *shape, dtype=torch.float32):
-    """Return what a rank brings."""
     return torch.full(shape or (3,), 2**rank, dtype=dtype)
 
 
 def all_reduce(rank, size, op, dtype):
-    """Return the reduction."""
     tensor = own(rank, dtype=dtype)
     distributed.all_reduce(tensor, op=getattr(ReduceOp, op))
     return tensor.tolist()
@@ -43,7 +41,6 @@ def all_reduce_large(rank, size, elements):
 
 
 def all_reduce_together(rank, size):
-    """Two tensors in one call."""
     first, second = own(rank, 2), own(rank, 3) * 10
     with distributed.distributed_c10d._coalescing_manager():
         distributed.all_reduce(first)
@@ -143,14 +140,12 @@ def reduce(rank, size, root):
 
 
 def broadcast(rank, size, root):
-    """Return the root's tensor."""
     tensor = own(rank)
     distributed.broadcast(tensor, root)
     return tensor.tolist()
 
 
 def all_gather(rank, size):
-    """Parts of different lengths."""
     parts = [torch.zeros(other + 1) for other in range(size)]
     distributed.all_gather(parts, own(rank, rank + 1))
     return [part.tolist() for part in parts]
@@ -172,7 +167,6 @@ def gather(rank, size, root):
 
 
 def scatter(rank, size, root):
-    """Return this rank's part."""
     parts = [own(other, 2) for other in range(size)] if rank == root else None
     taken = torch.zeros(2)
     distributed.scatter(taken, parts, src=root)
@@ -261,7 +255,6 @@ def objects(rank, size):
 
 
 def functional_forms(rank, size):
-    """What compiled graphs and DTensor call."""
     world, value = distributed.group.WORLD, own(rank, 2 * size)
     results = [
         functional.all_reduce(value, "sum", world),

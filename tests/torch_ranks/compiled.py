@@ -12,7 +12,6 @@ ONE_BUCKET = {"bucket_cap_mb": 25}
 
 
 def train(rank, size, hook):
-    """Train a compiled model under DDP."""
     return training.train(rank, size, ONE_BUCKET, hook, is_compiled=True)
 
 

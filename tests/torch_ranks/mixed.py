@@ -17,7 +17,6 @@ class Recorder(distributed.ProcessGroup):
         return "recorder"
 
     def __getattribute__(self, name):
-        """Write down what is called."""
         if name not in _CALLS:
             return super().__getattribute__(name)
 

@@ -28,7 +28,6 @@ class Branches(nn.Module):
 
 
 def model_of(seed=0):
-    """Return a model of known parameters."""
     torch.manual_seed(seed)
     return Branches()
 
@@ -40,7 +39,6 @@ def batch_of(rank, step):
 
 
 def loss_of(model, rank, step, **options):
-    """Return the loss of a batch."""
     return model(batch_of(rank, step), **options).square().mean()
 
 
@@ -164,5 +162,4 @@ def shard(rank, size):
 
 
 def bits_of_sharded(model):
-    """Return the whole parameters as integers."""
     return [parameter.full_tensor().detach().view(torch.int32).flatten().tolist() for parameter in model.parameters()]

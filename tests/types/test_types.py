@@ -40,7 +40,6 @@ def output_of(arguments, **environment):
 class TestUserCode:
     @needs("mypy")
     def test_is_read_by_mypy(self, tmp_path):
-        """In strict mode, with the types that the package ships."""
         options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
         said = output_of(["mypy", *options, *FILES], MYPYPATH=str(SOURCES))
         found = re.findall(r"(\w+\.py):(\d+): error: ", said)
@@ -48,7 +47,6 @@ class TestUserCode:
 
     @needs("pyright")
     def test_is_read_by_pyright(self, tmp_path):
-        """In strict mode, too."""
         for path in FILES:  # a project takes no files from outside
             shutil.copy(path, tmp_path)
         config = {"extraPaths": [str(SOURCES)], "typeCheckingMode": "strict"}
@@ -61,7 +59,6 @@ class TestUserCode:
 
     @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
     def test_runs_where_it_is_right(self, path):
-        """What type checkers accept works."""
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
