@@ -5,8 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -24,15 +22,17 @@ def having(*languages):
     return [paper for paper in PAPERS if any(block.language in languages for block in blocks_of(paper))]
 
 
-def run(command, folder):
-    """Run a command without colours and return what it prints; it must end well."""
+@pytest.fixture
+def run(programs, folder):
+    """Return what runs a program or a command without colours and returns what it prints; it must end well."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "NO_COLOR": "1", "COLUMNS": "120"}
-    environment = os.environ | quiet | {"PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(  # noqa: S603 - our own pages
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def run(*command):
+        done = programs.run(command, cwd=folder, env=os.environ | quiet | {"PYTHONIOENCODING": "utf-8"})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ class TestBlocks:
 
 @pytest.mark.parametrize("paper", having("python"))
 class TestPython:
-    def test_runs_and_prints_what_is_shown(self, paper, folder, tmp_path):
+    def test_runs_and_prints_what_is_shown(self, paper, run, tmp_path):
         blocks = [block for block in blocks_of(paper) if block.language in {"python", "text"}]
         lines = [""] * (max(block.line + block.text.count("\n") for block in blocks) + 1)
         lines[0] = FIRST_LINE
@@ -103,7 +103,7 @@ class TestPython:
                 lines[end] = f"print({END_OF_BLOCK!r})"
         script = tmp_path / "page.py"
         script.write_text("\n".join(lines), encoding="utf-8")
-        printed = iter(run([script], folder).split(END_OF_BLOCK + "\n"))
+        printed = iter(run(script).split(END_OF_BLOCK + "\n"))
         output = ""
         for block in blocks:
             if block.language == "python":
@@ -115,7 +115,7 @@ class TestPython:
 
 @pytest.mark.parametrize("paper", having("console"))
 class TestConsole:
-    def test_runs_and_prints_what_is_shown(self, paper, folder):
+    def test_runs_and_prints_what_is_shown(self, paper, folder, run):
         for block in blocks_of(paper):
             if block.language != "console":
                 continue
@@ -124,13 +124,13 @@ class TestConsole:
                 program, *arguments = shlex.split(line, comments=True)
                 assert program == "treefold"
                 found = [sorted(folder.glob(one)) if "*" in one else [one] for one in arguments]
-                printed = run(["-m", "treefold.cli", *(one for some in found for one in some)], folder)
+                printed = run("-m", "treefold.cli", *(one for some in found for one in some))
                 assert not shown or is_shown(shown, printed), f"{paper}:{block.line} prints\n{printed}"
 
 
 @pytest.mark.parametrize("paper", having("sh"))
 class TestShell:
-    def test_names_what_there_is(self, paper, folder):
+    def test_names_what_there_is(self, paper, run):
         """Commands that install, test or measure for long are not run: what they name exists."""
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         extras = re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
@@ -142,7 +142,7 @@ class TestShell:
         for path in re.findall(r"\bpython (?!-)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
             assert (ROOT / path).exists(), path
         for command, options in re.findall(r"\btreefold (\w+)(.*)", text):
-            help_ = run(["-m", "treefold.cli", command, "--help"], folder)
+            help_ = run("-m", "treefold.cli", command, "--help")
             assert [one for one in re.findall(r"(?<= )-[-\w]+", options.partition("#")[0]) if one not in help_] == []
 
 

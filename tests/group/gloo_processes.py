@@ -9,13 +9,13 @@ from torch import distributed
 from treefold import _native
 
 
-@pytest.fixture(scope="module")
-def gloo():
+@pytest.fixture(scope="session")
+def gloo(programs):
     """What starts the ranks. Threads of the native core are the process's, and none are to be left."""
     if not _native.HAS_SHARED_MEMORY:
         pytest.skip("this system has no shared memory of the kind that groups need")
     loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"})
+    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}, programs)
     yield processes
     processes.close()
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import rank_parent
+from programs import Programs
 
 from treefold.errors import TreefoldError
 
@@ -62,15 +63,18 @@ class Ended:
 class RankProcesses:
     """The process that the ranks are forked from, as the tests see it."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, environment: dict[str, str] | None = None, programs: Programs | None = None) -> None:
+        """``programs``: what starts the parent, if its ranks use frameworks."""
         self._temp = tempfile.mkdtemp(prefix="ranks-")
         Path(self._temp).chmod(0o1777)  # some ranks become another user
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, rank_parent.__file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env={**os.environ, "TMPDIR": self._temp, **(environment or {})}
-            )
+            environment = {**os.environ, "TMPDIR": self._temp, **(environment or {})}
+            if programs is None:
+                command = [sys.executable, rank_parent.__file__, str(theirs.fileno())]
+                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+            else:
+                self._process = programs.start([rank_parent.__file__, theirs], env=environment)
         self._connection = ours
 
     def run(self, world: World) -> list[Ended]:

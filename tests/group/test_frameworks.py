@@ -1,5 +1,6 @@
 """Groups with the arrays of every framework: the same calls, the same bits, results of the framework's own kind."""
 
+import os
 from fractions import Fraction
 
 import jax
@@ -31,11 +32,16 @@ _MAKE = {
 }
 _KIND = {"numpy": np.ndarray, "torch": torch.Tensor, "jax": jax.Array, "tensorflow": tf.Tensor}
 
+if is_wide := os.environ.get(
+    "JAX_ENABLE_X64"
+):  # in the parent of ranks, which had imported JAX before it heard of this
+    jax.config.update("jax_enable_x64", is_wide == "1")
+
 
 @pytest.fixture(scope="module")
-def framework_ranks():
+def framework_ranks(programs):
     """Ranks whose parent has imported every framework."""
-    processes = RankProcesses({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "OMP_NUM_THREADS": "1"})
+    processes = RankProcesses({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "OMP_NUM_THREADS": "1"}, programs)
     yield processes
     processes.close()
 

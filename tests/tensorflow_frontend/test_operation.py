@@ -1,8 +1,5 @@
 """The operation that folds in TensorFlow's graphs."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,9 +15,10 @@ LARGE = 1 << 17
 
 
 class TestRegistration:
-    def test_happens_once_whoever_asks(self):
+    def test_happens_once_whoever_asks(self, programs, tmp_path):
         """TensorFlow ends the process on a second one; threads and modules that are loaded again may ask."""
-        script = (
+        script = tmp_path / "script.py"
+        script.write_text(
             "import importlib, sys, threading\n"
             "from treefold.execution import tensorflow_graphs as operation\n"
             "sys.setswitchinterval(1e-6)\n"
@@ -28,7 +26,7 @@ class TestRegistration:
             "[one.start() for one in threads], [one.join() for one in threads]\n"
             "print(importlib.reload(operation).ensure_registered())"
         )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # noqa: S603
+        done = programs.run([script])
         assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
     @pytest.mark.parametrize("dtype", FOLDABLE)
