@@ -1,5 +1,6 @@
-"""What the tests of all folders share: ``pretended``, programs that are forked, and Ctrl-C."""
+"""What the tests of all folders share: ``pretended``, programs that are forked, what `make test` leaves out, Ctrl-C."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -20,3 +21,11 @@ def programs():
     started = Programs()
     yield started
     started.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leave out what takes long and finds little."""
+    for item in items:
+        if item.get_closest_marker("long") and os.environ.get("TREEFOLD_CASES") != "full":
+            item.add_marker(pytest.mark.skip(reason="takes long: `make test-long` runs it"))

@@ -123,7 +123,6 @@ class TestGroup:
         assert run_named("drop_what_is_sent", {"call": call}, 2)[0] == ((1,), True, 3.0)
 
     @pytest.mark.long
-    @pytest.mark.skipif(not _IS_FULL, reason="takes long: `make test-long` runs it")
     @pytest.mark.parametrize("size", range(2, 9))
     @pytest.mark.parametrize("replicas", [1, 2])
     @pytest.mark.parametrize("dtype", ["float32", "float64"])

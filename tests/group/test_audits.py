@@ -146,7 +146,6 @@ def reduce_very_many(me):
 
 class TestLargeValues:
     @pytest.mark.long
-    @pytest.mark.skipif(os.environ.get("TREEFOLD_CASES") != "full", reason="takes 2 GiB; `make test-long` runs it")
     def test_more_elements_than_32_bits_can_count(self):
         processes = RankProcesses({"TREEFOLD_GROUP_BYTES": str(2**31 + 2**28)})
         try:

@@ -37,6 +37,7 @@ class TestDemo:
     Rank 0 says that all ranks' digests are equal, and all losses those of one process; a rank with others ends with 1.
     """
 
+    @pytest.mark.long
     def test_under_torchrun(self, build, bits_of_one_process):
         lab = build(star(1000, 1000, 1000))
         with launch.torchrun(lab, ["-m", *DEMO, "--connect"], stdout=subprocess.PIPE) as job:

@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lab import launch, star
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,6 +41,7 @@ class TestExamples:
             "all ranks hold the same bits: True",
         ]
 
+    @pytest.mark.long
     def test_torch_under_torchrun(self, build):
         lab = build(star(1000, 1000, 1000))
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--rdzv-backend", "c10d"]

@@ -3,11 +3,13 @@
 import sys
 from pathlib import Path
 
+import pytest
 from launchers import MPIEXEC, TORCHRUN, launch, skip_without
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_training.py"
 
 
+@pytest.mark.long
 class TestExample:
     def test_under_torchrun(self, monkeypatch):
         monkeypatch.setenv("KERAS_BACKEND", "torch")

@@ -2,7 +2,6 @@ import os
 
 import numpy as np
 import pytest
-from native_cases import IS_FULL
 
 import treefold
 
@@ -11,7 +10,6 @@ NEEDED_BYTES = 5 << 30
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="needs 5 GiB of memory: `make test-long` runs it")
 class TestMoreElementsThan32BitsCount:
     def test_are_reduced_in_place(self):
         """Every element of 2**31 + 7, the first and the last included, is the sum of both replicas."""
