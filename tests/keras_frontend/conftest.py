@@ -24,7 +24,17 @@ def shared_memory():
         pytest.skip("this system has no shared memory of the kind that groups need")
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
+def pytest_generate_tests(metafunc):
+    """Give each test PyTorch, on which nothing is compiled, and backends of which our code knows; a full run: all."""
+    if "keras_ranks" in metafunc.fixturenames:
+        named = metafunc.definition.get_closest_marker("also_on")
+        backends = BACKENDS if os.environ.get("TREEFOLD_CASES") == "full" else ("torch", *(named.args if named else ()))
+        # One worker imports a backend.
+        params = [pytest.param(backend, marks=pytest.mark.xdist_group(f"Keras on {backend}")) for backend in backends]
+        metafunc.parametrize("keras_ranks", params, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def keras_ranks(request):
     """Return what runs a body on ranks whose parent has imported Keras with a backend, and gives how they ended."""
     folder = str(Path(__file__).parent)  # modules of bodies import each other

@@ -45,6 +45,7 @@ def check_one_process(values, body, sizes=(2, 3), **arguments):
 
 
 class TestDistribute:
+    @pytest.mark.also_on("tensorflow", "jax")
     def test_trains_as_one_process(self, values):
         check_one_process(values, trained)
 
@@ -57,13 +58,16 @@ class TestDistribute:
         """A layer of factors whose gradients no order of sums rounds, on 1, 2 and 3 ranks."""
         assert len({digest for size in (1, 2, 3) for digest in values(trained_exactly, size)}) == 1
 
+    @pytest.mark.also_on("tensorflow", "jax")
     def test_trains_on_one_core(self, values):
         """Where one thread has to run the step, and to do all that the call in it waits for."""
         assert values(trained_on_one_core, 2) == [4, 4]
 
+    @pytest.mark.also_on("tensorflow")
     def test_averages_the_rows_of_embeddings(self, values):
         check_one_process(values, trained_embedding, (2,))
 
+    @pytest.mark.also_on("jax")
     def test_trains_models_of_several_optimizers(self, values):
         cases = [
             {"compiled": 0, "distributed": 2},
@@ -101,6 +105,7 @@ class TestDistribute:
             "Use another dtype policy.",
         )
 
+    @pytest.mark.also_on("jax")
     def test_reduces_accumulated_gradients_once(self, values):
         [(expected, _, _)] = values(accumulated, 1)
         ended = values(accumulated, 2)
@@ -108,6 +113,7 @@ class TestDistribute:
         assert np.abs(ended[0][0] - expected).max() < 1e-4
         assert [calls for *_, calls in ended] == [4, 4]
 
+    @pytest.mark.also_on("jax")
     @pytest.mark.parametrize("is_given", [False, True])
     def test_skips_a_step_on_all_ranks(self, values, is_given):
         """One rank's gradient is infinite in one of 4 steps, in mixed_float16: the scale is halved once."""
@@ -153,6 +159,7 @@ class TestDistribute:
 
 
 class TestXla:
+    @pytest.mark.also_on("tensorflow", "jax")
     def test_is_refused_for_tensorflow(self, values):
         """One sentence says how to compile; other backends' compilers call other processes."""
         if values.backend == "torch":

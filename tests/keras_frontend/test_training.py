@@ -30,12 +30,14 @@ class TestCallbacks:
         assert first == second
         assert first[1] == 5 + 8
 
+    @pytest.mark.also_on("tensorflow")
     def test_let_dropout_differ(self, values):
         """From the same seed on all ranks, whose weights stay alike."""
         masks, weights = zip(*values(dropped, 2), strict=True)
         assert len(set(weights)) == 1
         assert 0.2 < np.mean(np.equal(*masks)) < 0.8
 
+    @pytest.mark.also_on("tensorflow")
     def test_average_logs_by_samples(self, values):
         """One rank validates 8 samples, the other 12; all see what one process sees."""
         [expected] = values(logged, 1)
@@ -83,6 +85,7 @@ class TestCallbacks:
         assert first == second
         assert first[:2] == ([0, 1], 4 + 3)
 
+    @pytest.mark.also_on("tensorflow")
     def test_need_a_model_that_is_built(self, values):
         """Weights that a step makes would differ from rank to rank; JAX and PyTorch make them before."""
         first, second = values(unbuilt, 2)
@@ -108,6 +111,7 @@ class TestErrors:
         )
         assert goes_on == does_too == [3.0]
 
+    @pytest.mark.also_on("tensorflow", "jax")
     def test_of_a_killed_rank(self, keras_ranks):
         *others, killed = keras_ranks(broken, 3, kind="kill")
         assert killed.signal == 9
@@ -119,6 +123,7 @@ class TestErrors:
         assert first.value[0] == "DeadlineError"
         assert first.value[1].startswith("Rank 1, which is stopped, had not come by the deadline")
 
+    @pytest.mark.also_on("tensorflow", "jax")
     def test_of_unequal_epochs(self, values):
         """One step more on one rank is a mismatch on all; each tells where it was, and the group goes on."""
         places = "at the end of epoch 1, after 4 steps", "in step 5 of epoch 1"
@@ -144,6 +149,7 @@ class TestSteps:
     def test_are_the_least(self, values):
         assert values(counted, 3, counts=[[7, 2], [5, 9], [6, 3]]) == [[5, 2]] * 3
 
+    @pytest.mark.also_on("tensorflow")
     def test_need_equal_batches_of_a_known_number(self, values):
         [found] = values(counted_datasets, 1)
         unknown = (
