@@ -1,5 +1,6 @@
-"""What the tests of all folders share: ``pretended``, programs that are forked, what `make test` leaves out, Ctrl-C."""
+"""What the tests of all folders share: ``pretended``, forked programs, what `make test` leaves out, Ctrl-C."""
 
+import gc
 import os
 import signal
 import sys
@@ -23,9 +24,17 @@ def programs():
     started.close()
 
 
+def pytest_collection_finish():
+    """Keep the collector from going through all that frameworks have made, whenever it runs."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leave out what takes long and finds little."""
+    """Leave out what takes long and finds little; let the tests of a file, or of a named group, share a worker."""
     for item in items:
         if item.get_closest_marker("long") and os.environ.get("TREEFOLD_CASES") != "full":
             item.add_marker(pytest.mark.skip(reason="takes long: `make test-long` runs it"))
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
