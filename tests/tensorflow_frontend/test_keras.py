@@ -76,7 +76,7 @@ def farthest(weights, others):
 
 
 class TestFit:
-    @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
+    @pytest.mark.parametrize("count", [2, 3, 8])
     def test_gives_the_weights_of_one_device(self, count, on_cpus):
         """After every epoch, on any number of devices, the weights are those of one device with the same batches."""
         ops = HierarchicalCopyAllReduce(num_packs=2)

@@ -3,9 +3,8 @@
 import inspect
 import os
 import pathlib
-import subprocess
-import sys
 
+import pytest
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -47,16 +46,16 @@ for count in (2, 3):
 """
 
 
-def run(*command):
-    """Return the finished process of a Python command that imports TensorFlow."""
+@pytest.fixture
+def run(programs):
+    """Return what runs a program that imports TensorFlow to its end."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
-    return subprocess.run(  # noqa: S603 - our own
-        [sys.executable, *command], env=os.environ | quiet, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    return lambda *command: programs.run(command, env=os.environ | quiet, cwd=ROOT)
 
 
 class TestTool:
-    def test_lists_what_passes_with_tensorflows_classes_only(self, tmp_path):
+    @pytest.mark.long
+    def test_lists_what_passes_with_tensorflows_classes_only(self, run, tmp_path):
         """Failing with both is no loss; "ring" is replaced; the exit code tells."""
         folder = tmp_path / "tensorflow" / "python" / "distribute"
         folder.mkdir(parents=True)
@@ -73,7 +72,7 @@ class TestTool:
         ]
         assert done.returncode == 1
 
-    def test_names_the_sources_that_it_misses(self, tmp_path):
+    def test_names_the_sources_that_it_misses(self, run, tmp_path):
         done = run("tools/tensorflow_tests.py", str(tmp_path))
         assert done.stderr.startswith("tensorflow/python/distribute/v1/cross_device_ops_test.py is in none of ")
         assert done.returncode == 1
@@ -93,9 +92,11 @@ class TestTensorflow:
         assert takers == {"MirroredStrategy"}
         assert set(strategies) > {"MultiWorkerMirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy"}
 
-    def test_aborts_its_collectives_for_a_second_number_of_devices(self):
+    def test_aborts_its_collectives_for_a_second_number_of_devices(self, run, tmp_path):
         """The strategies of all other tests here are of many sizes, and reduce in one process."""
-        done = run("-c", SECOND)
+        script = tmp_path / "second.py"
+        script.write_text(SECOND)
+        done = run(script)
         assert done.stdout == "[2.0, 2.0]\n"
         assert "Collective ops is aborted by: Device" in done.stderr
         assert done.returncode != 0
