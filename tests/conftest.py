@@ -3,13 +3,8 @@
 import gc
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-
 from programs import Programs
 
 # Shells start background jobs deaf to it, and so are all processes that these start.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILED = (".so", ".pyd")
-TEST_PACKAGES = ("pytest", "hypothesis", "ml_dtypes")
+TEST_PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "ml_dtypes")
 
 
 def run(*command: str | Path, environment: dict[str, str] | None = None) -> None:
