@@ -25,6 +25,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_sessionfinish():
+    """Let it do so once, at the end: modules of C++ complain of what is left."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Leave out what takes long and finds little; let the tests of a file, or of a named group, share a worker."""
