@@ -76,9 +76,9 @@ class Programs:
             socket.send_fds(self._connection, [request], [theirs.fileno(), *streams, *handed])
         return Program(ours)
 
-    def run(self, command, *, cwd=None, env=None) -> subprocess.CompletedProcess:
+    def run(self, command, *, cwd=None, env=None, is_fresh=sys.platform != "linux") -> subprocess.CompletedProcess:
         """Run ``python *command`` to its end, and return what it has printed."""
-        if sys.platform != "linux":
+        if is_fresh:
             return subprocess.run(  # noqa: S603 - our own programs
                 [sys.executable, *command], cwd=cwd, env=env, capture_output=True, encoding="utf-8", check=False
             )
