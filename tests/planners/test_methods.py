@@ -7,7 +7,7 @@ import pytest
 
 from treefold.backends.numpy import NumpyBackend
 from treefold.execution.interface import Operand
-from treefold.execution.local import Walk
+from treefold.execution.local import StepWalk
 from treefold.fold import Fold
 from treefold.planners.method import Method, one_array
 from treefold.planners.star import one_shot, star, two_shot
@@ -39,7 +39,7 @@ def links(movement):
 def true_sums(movement, count, length):
     """Run a movement step by step and look at every device's result."""
     arrays = tuple(owned(replica, (length,)) for replica in range(count))
-    walk = Walk(movement, [Operand(NumpyBackend(), arrays, (length,))], Fold(ReduceOp.SUM))
+    walk = StepWalk(movement, [Operand(NumpyBackend(), arrays, (length,))], Fold(ReduceOp.SUM))
     for step in movement.steps:
         for target, array in [(action.target, walk.evaluate(action)) for action in step.actions]:
             walk.write(target, array)
