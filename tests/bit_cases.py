@@ -13,11 +13,12 @@ import traceback
 
 import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
 import numpy as np
+from hostile_arrays import Hostile
 
 import treefold
 from treefold.dtypes import COMPLEX, FLOATS, FOLDABLE, REAL, itemsize
 from treefold.ops import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
-from treefold.testing import Hostile, mixed_values
+from treefold.testing import mixed_values
 from treefold.values import flatten
 
 OPS = ("sum", "mean", "min", "max", "product")

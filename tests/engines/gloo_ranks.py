@@ -3,11 +3,11 @@
 import time
 from datetime import timedelta
 
+import channel_cases
 from torch import distributed
 
 from treefold.engines.gloo import GlooChannel
 from treefold.engines.stores import Meeting
-from treefold.testing import channels
 
 _SECONDS = 60.0
 
@@ -17,4 +17,4 @@ def on_channel(me, *, name, options, port):
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
     now = time.monotonic()
     channel = GlooChannel(Meeting(store, "test", me.rank, me.size, now), now + _SECONDS)
-    return getattr(channels, name)(channel, **options)
+    return getattr(channel_cases, name)(channel, **options)

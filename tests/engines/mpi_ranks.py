@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+import channel_cases
 import pretended_hosts
 
 from treefold import PerReplica
@@ -179,7 +180,7 @@ def many(channel, hosts, dtype, replicas, count):
 
 channel = MpiChannel(MPI.COMM_WORLD)
 rank = channel.rank
-function = globals().get(sys.argv[1]) or getattr(channels, sys.argv[1])
+function = globals().get(sys.argv[1]) or getattr(channel_cases, sys.argv[1])
 returned = function(channel, **json.loads(sys.argv[2]))
 everything = MPI.COMM_WORLD.gather(repr(returned))
 if rank == 0:

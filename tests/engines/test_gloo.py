@@ -2,9 +2,8 @@ import functools
 
 import gloo_ranks
 import pytest
+from channel_cases import CHANNEL_CONFORMANCE
 from rank_processes import World
-
-from treefold.testing import CHANNEL_CONFORMANCE
 
 
 @pytest.fixture

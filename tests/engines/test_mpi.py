@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pretended_hosts
 import pytest
-
-from treefold.testing import CHANNEL_CONFORMANCE
+from channel_cases import CHANNEL_CONFORMANCE
 
 _IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
 _CALLS = 400 if _IS_FULL else 8

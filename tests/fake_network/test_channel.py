@@ -1,9 +1,8 @@
 import pytest
+from channel_cases import CHANNEL_CONFORMANCE, finish, row
 
 from fake_network import ChannelUseError, FakeNetwork, HangError
 from treefold.errors import ConformanceError
-from treefold.testing import CHANNEL_CONFORMANCE
-from treefold.testing.channels import finish, row
 
 SEEDS = range(40)
 

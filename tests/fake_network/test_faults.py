@@ -1,6 +1,7 @@
+from channel_cases import others, row, sleep
+
 from fake_network import Cut, FakeNetwork, Kill, Stop
 from treefold.errors import ConnectError
-from treefold.testing.channels import others, row, sleep
 
 SEEDS = range(40)
 

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
+from hostile_arrays import INPUT_LAYOUTS, LAYOUTS, Hostile
 from native_cases import bits, reference
 
 import treefold
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
-from treefold.testing import INPUT_LAYOUTS, LAYOUTS, Hostile, mixed_values
+from treefold.testing import mixed_values
 
 SHAPE = (3, 5, 67)
 DTYPES = ("float16", "bfloat16", "float32", "complex128", "int32", "uint8")

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from folding_cases import NUMBERS, OP_DTYPES, accumulations, cases, counts, replicas_of, seeds
+from hostile_arrays import LAYOUTS, Hostile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from treefold.execution import native
 from treefold.execution.host_fold import fold_into
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
-from treefold.testing import LAYOUTS, Hostile, assert_same_bits, owned
+from treefold.testing import assert_same_bits, owned
 
 # Around the blocks of the kernels and the vectors inside them, primes, and more than one block of NumPy's.
 LENGTHS = (1, 2, 3, 7, 8, 9, 31, 64, 127, 1_023, 1_024, 1_025, 2_053, 4_096, 32_767, 32_769, 70_001)

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 from folding_cases import OP_DTYPES, all_ops, batches, cases, counts, op_dtypes, options, replicas_of, seeds, shapes
+from hostile_arrays import INPUT_LAYOUTS, LAYOUTS, Hostile
 from hypothesis import given
 from hypothesis import strategies as st
 
 import treefold
 from treefold import PerReplica, ReduceOp, ReductionToOneDevice
-from treefold.testing import INPUT_LAYOUTS, LAYOUTS, Hostile, assert_same_bits, owned, owned_sum, result_dtype
+from treefold.testing import assert_same_bits, owned, owned_sum, result_dtype
 
 input_layouts = st.lists(st.sampled_from(INPUT_LAYOUTS), min_size=17, max_size=17)
 output_layouts = st.lists(st.sampled_from(LAYOUTS), min_size=17, max_size=17)

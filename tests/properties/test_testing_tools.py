@@ -6,21 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from folding_cases import DTYPES, FLOATS, NUMBERS, cases, counts, seeds, shapes
+from hostile_arrays import INPUT_LAYOUTS, LAYOUTS, Hostile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treefold.testing import (
-    INPUT_LAYOUTS,
-    LAYOUTS,
-    Hostile,
-    assert_same_bits,
-    fold_arrays,
-    mixed_values,
-    owned,
-    owned_sum,
-    rounded,
-    special_values,
-)
+from treefold.testing import assert_same_bits, fold_arrays, mixed_values, owned, owned_sum, rounded, special_values
 
 
 def next_to(number, end):

@@ -29,13 +29,6 @@ class Hostile:
     """An array in a layout of ``INPUT_LAYOUTS``, holding the values it is made with, and the memory it lies in.
 
     ``"broadcast"`` has one element in memory, the first of the values, at every position.
-
-    >>> hostile = Hostile(np.arange(3.0), "reversed")
-    >>> hostile.array.strides, hostile.array.tolist()
-    ((-8,), [0.0, 1.0, 2.0])
-    >>> hostile.array[0] = 7
-    >>> hostile.guards_changed(), hostile.anything_changed()
-    (False, True)
     """
 
     values: Array
