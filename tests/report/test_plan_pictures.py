@@ -12,7 +12,6 @@ from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.drawing.certificate import describe_bottleneck, most_loaded, recomputed_bound
 from treefold.topology.drawing.charts import draw_sizes
 from treefold.topology.drawing.exports import write_trace
-from treefold.topology.drawing.machine_layout import lay_out
 from treefold.topology.drawing.packs import DrawnPack, group_packs, packs_of
 from treefold.topology.drawing.plan_page import draw_packing
 from treefold.topology.drawing.timeline_drawing import draw_timeline
@@ -61,7 +60,7 @@ class TestGroupPacks:
 class TestDrawTrees:
     def test_draws_a_tree_with_its_edges_and_its_root(self, planned):
         one = planned("dgx1_v100", packs=6)
-        trees = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")
+        trees = marks(draw_trees(one.topology, one.packs), "tf-tree")
         assert sorted(int(n) for tree in trees for n in tree.get("data-packs").split(",")) == list(range(6))
         for drawn in trees:
             tree = one.packing.trees[int(drawn.get("data-pack"))]
@@ -72,21 +71,21 @@ class TestDrawTrees:
 
     def test_draws_equal_trees_once(self, planned):
         one = planned("mi300x", packs=8)
-        (tree,) = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")
+        (tree,) = marks(draw_trees(one.topology, one.packs), "tf-tree")
         assert [text.text for text in tree.iter(f"{NS}text")][:2] == ["8 packs: 100.0%", "depth 1"]
 
     def test_draws_the_largest_of_many(self, planned, monkeypatch):
         one = planned("dgx1_v100", packs=16)
         groups = group_packs(one.packs, [one.topology.devices])
         monkeypatch.setattr("treefold.topology.drawing.tree_drawing.MAX_TREES", 2)
-        drawing = draw_trees(one.topology, lay_out(one.topology), one.packs)
+        drawing = draw_trees(one.topology, one.packs)
         assert [int(tree.get("data-pack")) for tree in marks(drawing, "tf-tree")] == [g.numbers[0] for g in groups[:2]]
         assert f"{sum(len(group.packs) for group in groups[2:])} more trees" in drawing
 
     @pytest.mark.parametrize(("name", "sides"), [("2x8_h100", 8), ("pcie3_8gpu", 4)])
     def test_stands_devices_by_host_or_socket(self, planned, name, sides):
         one = planned(name)
-        tree = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")[0]
+        tree = marks(draw_trees(one.topology, one.packs), "tf-tree")[0]
         places = [float(circle.get("cx")) for circle in tree.iter(f"{NS}circle")]
         assert max(places[:sides]) < min(places[sides:])
 

@@ -19,7 +19,7 @@ MARGIN = 28.0
 _DEVICE, _NIC, _BAR = (56.0, 34.0), (48.0, 22.0), 26.0  # width and height; bars are as wide as what they join
 _BETWEEN, _APART, _ROW, _LANE = 8.0, 18.0, 84.0, 40.0  # boxes, groups of them, layers, and bars of one layer
 _IN_A_ROW = 18  # devices and NICs; of more, every second stands lower
-_ON_AN_ELLIPSE, _LARGEST = 44, 570.0  # devices; of more, every second or third stands further in
+_ON_A_CIRCLE, _LARGEST = 44, 570.0  # devices; of more, every second or third stands further in
 _FRAME, _WIRE = 22.0, 5.0  # between a host and its frame, and between parallel wires
 _ADDRESS = re.compile(r"(?:[0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-9a-f]")
 
@@ -172,18 +172,23 @@ def _leaves(topology: Topology, names: Sequence[str], depths: dict[str, int]) ->
 
 
 def _ellipse(topology: Topology, names: Sequence[str]) -> dict[str, Box]:
-    """Return devices in an ellipse, each beside one that it has a wide link to."""
-    devices = [name for name in names if topology.kinds[name] == "device"]
+    points = on_a_circle(topology, [name for name in names if topology.kinds[name] == "device"])
+    across = min(50.0 + 16.0 * len(points), _LARGEST)
+    return {name: Box(across * x, 0.72 * across * y, *_DEVICE, "device") for name, (x, y) in points.items()}
+
+
+def on_a_circle(topology: Topology, devices: Sequence[str]) -> dict[str, Point]:
+    """Return points from -1 to 1, each device beside one that it has a wide link to."""
     order = sorted(devices, key=lambda name: len(topology.neighbours(name)))[:1]
     while len(order) < len(devices):
         left = [name for name in devices if name not in order]
         order.append(max(left, key=lambda name: topology.capacity(order[-1], name)))
-    across, boxes = min(50.0 + 16.0 * len(order), _LARGEST), dict[str, Box]()
+    points = {}
     for number, name in enumerate(order):
         angle = 2 * math.pi * (number - 0.5) / len(order) - math.pi / 2
-        radius = across * (1 - 0.12 * (number % math.ceil(len(order) / _ON_AN_ELLIPSE)))
-        boxes[name] = Box(radius * math.cos(angle), 0.72 * radius * math.sin(angle), *_DEVICE, "device")
-    return boxes
+        radius = (len(order) > 1) * (1 - 0.12 * (number % math.ceil(len(order) / _ON_A_CIRCLE)))
+        points[name] = radius * math.cos(angle), radius * math.sin(angle)
+    return points
 
 
 def _bars(topology: Topology, names: Iterable[str], boxes: dict[str, Box], y: float, lane: float) -> dict[str, Box]:

@@ -69,11 +69,11 @@ class Page:
     """
 
     title: str
-    summary: str
-    figures: tuple[KeyFigure, ...]
-    checks: tuple[Check, ...]
-    sections: tuple[Section, ...]
-    facts: tuple[tuple[str, str], ...]
+    summary: str = ""
+    figures: tuple[KeyFigure, ...] = ()
+    checks: tuple[Check, ...] = ()
+    sections: tuple[Section, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
     is_picture_first: bool = False
 
 

@@ -134,7 +134,7 @@ def draw_packing(
     parts.append(element("g", draw_legend(topology, y), transform=f"translate({left:.1f} 0)"))
     y += _LEGEND
     parts.append(_heading("Trees", "values climb to the root, are folded on the way, and results return", y))
-    marks, y = tree_marks(topology, layout, packs, width=width, top=y)
+    marks, y = tree_marks(topology, packs, width=width, top=y)
     parts.append(marks)
     if timeline is not None:
         words = f"{bytes_in_words(timeline.nbytes)} per device in {seconds_in_words(timeline.duration_s)}, predicted"

@@ -50,7 +50,7 @@ def draw_player(topology: Topology, packs: Sequence[DrawnPack], movement: Moveme
     ``timeline``: of ``movement``, whose packs these are. Without scripts the drawings are there all the same.
     """
     layout, groups = lay_out(topology), group_packs(packs, hosts_of(topology))
-    trees = for_screens(functools.partial(draw_trees, topology, layout, packs), wide=_WIDTH)
+    trees = for_screens(functools.partial(draw_trees, topology, packs), wide=_WIDTH)
     opened = " open" if len(shown_links(timeline)) <= _FEW_ROWS else ""
     parts = [
         f"<style>{_resource('player.css')}</style>",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from treefold.devices import Device
 from treefold.errors.words import counted
 from treefold.topology.drawing.machine_drawing import STYLE
-from treefold.topology.drawing.machine_layout import MachineLayout, lay_out
+from treefold.topology.drawing.machine_layout import on_a_circle
 from treefold.topology.drawing.packs import DrawnPack, PackGroup, group_packs
 from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
 from treefold.topology.graph import Topology, TopologyBuilder
@@ -24,22 +24,20 @@ MAX_TREES = 24
 _Point = tuple[float, float]
 
 
-def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[DrawnPack], *, width: float = _PAPER) -> str:
+def draw_trees(topology: Topology, packs: Sequence[DrawnPack], *, width: float = _PAPER) -> str:
     """Return the trees of these packs, one for those of one shape, as one SVG element."""
-    marks, height = tree_marks(topology, layout, packs, width=width)
+    marks, height = tree_marks(topology, packs, width=width)
     words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
     title = f"{counted(len(packs), 'tree')} on {topology.name or 'the machine'}"
     return drawing([marks], width=width, height=height + _MARGIN, title=title, description=" ".join(words))
 
 
-def tree_marks(
-    topology: Topology, layout: MachineLayout, packs: Sequence[DrawnPack], *, width: float, top: float = 0.0
-) -> tuple[str, float]:
+def tree_marks(topology: Topology, packs: Sequence[DrawnPack], *, width: float, top: float = 0.0) -> tuple[str, float]:
     """Return the marks of the trees with the largest shares, laid out in rows, and where they end."""
     hosts = hosts_of(topology)
     groups = group_packs(packs, hosts)
     columns = max(1, int((width - 2 * _MARGIN + _GAP) / (_WIDTH + _GAP)))
-    points = _points(topology, layout, hosts)
+    points = _points(topology, hosts)
     parts, pitch = list[str](), _HEIGHT + _HEAD + _GAP
     for index, group in enumerate(groups[:MAX_TREES]):
         x = _MARGIN + (index % columns) * (_WIDTH + _GAP)
@@ -84,36 +82,19 @@ def _socket(topology: Topology, device: str) -> str | None:
     return None
 
 
-def _points(topology: Topology, layout: MachineLayout, hosts: Sequence[Sequence[str]]) -> dict[str, _Point]:
-    """Return where devices stand in a small drawing: as in the large one, or, joined by bars, in a circle per host."""
-    if all(kind == "device" for kind in topology.kinds.values()):
-        boxes = {name: layout.boxes[name] for name in topology.devices}
-        return _fitted({name: (box.x, box.y) for name, box in boxes.items()}, (0.0, _HEAD, _WIDTH, _HEIGHT))
-    columns = math.ceil(math.sqrt(len(hosts)))
-    rows = -(-len(hosts) // columns)
-    width, height = _WIDTH / columns, _HEIGHT / rows
+def _points(topology: Topology, hosts: Sequence[Sequence[str]]) -> dict[str, _Point]:
+    """Return where devices stand in a small drawing: in a circle per host, in the order of the large one."""
+    groups = hosts if any(len(devices) > 1 for devices in hosts) else [topology.devices]
+    columns = math.ceil(math.sqrt(len(groups)))
+    width, height = _WIDTH / columns, _HEIGHT / -(-len(groups) // columns)
+    across, up = width / 2 - 2 * _DOT, height / 2 - 2 * _DOT
+    across, up = min(across, _STRETCH * up), min(up, _STRETCH * across)
     points: dict[str, _Point] = {}
-    for number, devices in enumerate(hosts):
-        angles = [2 * math.pi * index / len(devices) - math.pi / 2 for index in range(len(devices))]
-        circle = {n: (math.cos(a), math.sin(a)) for n, a in zip(devices, angles, strict=True)}
-        left, top = (number % columns) * width, _HEAD + (number // columns) * height
-        points |= _fitted(circle, (left, top, width, height), is_stretched=True)
+    for number, devices in enumerate(groups):
+        left, top = (number % columns + 0.5) * width, _HEAD + (number // columns + 0.5) * height
+        circle = on_a_circle(topology, devices)
+        points |= {name: (left + across * x, top + up * y) for name, (x, y) in circle.items()}
     return points
-
-
-def _fitted(
-    raw: Mapping[str, _Point], box: tuple[float, float, float, float], *, is_stretched: bool = False
-) -> dict[str, _Point]:
-    """Return points moved into a box (left, top, width, height), with room for a dot around each."""
-    low = [min(point[axis] for point in raw.values()) for axis in (0, 1)]
-    span = [max(max(point[axis] for point in raw.values()) - low[axis], 1e-9) for axis in (0, 1)]
-    room = [box[2] - 4 * _DOT, box[3] - 4 * _DOT]
-    scales = [room[axis] / span[axis] for axis in (0, 1)]
-    scales = [min(scale, _STRETCH * min(scales)) for scale in scales] if is_stretched else [min(scales)] * 2
-    edge = [box[axis] + (box[axis + 2] - span[axis] * scales[axis]) / 2 for axis in (0, 1)]
-    return {
-        name: (edge[0] + (x - low[0]) * scales[0], edge[1] + (y - low[1]) * scales[1]) for name, (x, y) in raw.items()
-    }
 
 
 def _tree(group: PackGroup, points: Mapping[str, _Point]) -> str:
@@ -162,7 +143,7 @@ def draw_bare_packing(packing: TreePacking) -> str:
     """Return the trees of a packing, one for those of one shape, as one SVG element; devices stand by their edges."""
     edges = _edges(packing)
     packs = [DrawnPack(float(tree.share), tree.root, tree.pairs) for tree in packing.trees]
-    marks, height = tree_marks(edges, lay_out(edges), packs, width=_PAPER)
+    marks, height = tree_marks(edges, packs, width=_PAPER)
     title = f"{counted(len(packs), 'tree')} on {counted(len(packing.devices), 'device')}"
     parts = [element("style", STYLE), marks]
     return drawing(
