@@ -21,7 +21,6 @@ from treefold.engines.mpi import MpiChannel
 from treefold.engines.times import GRACE_PERIOD_S
 from treefold.errors import ConnectError, DeadlineError, GroupError
 from treefold.group.bootstrap.rank_sources import ChannelBootstrap
-from treefold.testing import channels
 
 #: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.
 _GIVEN_UP_S = 1 + 2 * GRACE_PERIOD_S + 1

@@ -198,13 +198,13 @@ def _named(devices: str, known: Sequence[str]) -> list[str]:
     return found
 
 
-def without_gpus(topology: Topology) -> bool:
-    """Tell whether none of a machine's devices is a GPU."""
-    return all(device_type(device) == "cpu" for device in topology.devices)
+def offer_known(command: str, named: str | None, machine: Topology) -> tuple[str, ...]:
+    """Return lines for the end of what a command prints of this machine: why it has no GPU, and a known one to try.
 
-
-def offer_known(command: str) -> tuple[str, ...]:
-    """Return lines for the end of what a command prints: why there is no GPU, and a known machine to try."""
+    None if a machine was named, or has GPUs.
+    """
+    if named is not None or any(device_type(device) != "cpu" for device in machine.devices):
+        return ()
     facts = describe_machine()
     gpus = find_gpus()
     seen = "no GPU"

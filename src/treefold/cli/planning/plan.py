@@ -13,37 +13,7 @@ import typer
 
 from treefold import __version__
 from treefold.cli.console import Block, echo, steps
-from treefold.cli.planning import options
-from treefold.cli.planning.options import (
-    check_outputs,
-    offer_known,
-    only_one,
-    read_machine,
-    say_written,
-    without_gpus,
-    write_picture,
-)
-from treefold.cli.planning.words import (
-    BASELINES,
-    CHECKED_FROM,
-    OURS,
-    PACKING,
-    Chosen,
-    PlanFindings,
-    Prediction,
-    best_of,
-    describe_checks,
-    describe_plan,
-    list_checks,
-    machine_notes,
-    our_names,
-    parse_sizes,
-    predict,
-    tabulate_packs,
-    tabulate_predictions,
-    to_plain,
-    trees_name,
-)
+from treefold.cli.planning import options, words
 from treefold.errors import CommandError
 from treefold.errors.words import counted
 from treefold.files import write_atomically
@@ -78,10 +48,10 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     save: options.Save = None,
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
-    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save})
-    named = only_one(given, topology)
-    machine = read_machine(named, devices, nvlinks)
-    sizes = parse_sizes(size, _SIZES, machine)
+    options.check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save})
+    named = options.only_one(given, topology)
+    machine = options.read_machine(named, devices, nvlinks)
+    sizes = words.parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
         raise CommandError(
             f"--packs got {packs} for {counted(sizes[0], 'byte')}. Every pack needs a byte at least; ask for fewer."
@@ -89,7 +59,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     comparison = Comparison(machine)
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
     chosen = found.chosen
-    name = trees_name(packs) if chosen is None else chosen.name
+    name = words.trees_name(packs) if chosen is None else chosen.name
     movement = comparison.movement(name)
     if draw is not None:
         _draw(draw, found, movement, sizes[-1])
@@ -103,8 +73,8 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     if json:
         typer.echo(_as_json(found))
     else:
-        echo(*_in_words(found), *(offer_known("plan") if named is None and without_gpus(machine) else ()))
-    say_written(draw, trace, dot, save, err=json)
+        echo(*_in_words(found), *options.offer_known("plan", named, machine))
+    options.say_written(draw, trace, dot, save, err=json)
 
 
 @contextlib.contextmanager
@@ -122,56 +92,56 @@ def _uncollected() -> Iterator[None]:
 @_uncollected()
 def _find(
     comparison: Comparison, sizes: Sequence[int], packs: int | None, *, has_all: bool, has_table: bool
-) -> PlanFindings:
+) -> words.PlanFindings:
     """Plan and predict: all methods in JSON, and in text those that may be the fastest."""
     methods = comparison.methods
     with steps(1 + len(sizes)) as begin:
-        begin(PACKING)
+        begin(words.PACKING)
         packing = methods.packer.packing(packs)
         is_one = len(packing.devices) == 1
-        predictions = () if is_one else predict(comparison, sizes, packs, begin=begin, may_win=not has_all)
-    ours = OURS if packs is None else (entry_of(trees_name(packs)).label,)  # who asks for packs gets these
-    return PlanFindings(
+        predictions = () if is_one else words.predict(comparison, sizes, packs, begin=begin, may_win=not has_all)
+    ours = words.OURS if packs is None else (entry_of(words.trees_name(packs)).label,)  # who asks for packs gets these
+    return words.PlanFindings(
         methods.topology,
         packing,
         recomputed_bound(packing, methods.topology),
         predictions,
         ours,
-        None if is_one else _choose(comparison, best_of(predictions, sizes[-1], ours), packs),
+        None if is_one else _choose(comparison, words.best_of(predictions, sizes[-1], ours), packs),
         methods.rings,
         choose(comparison) if has_table else None,
     )
 
 
-def _choose(comparison: Comparison, best: Prediction, packs: int | None) -> Chosen:
-    names = (*our_names(comparison, packs), RINGS)
+def _choose(comparison: Comparison, best: words.Prediction, packs: int | None) -> words.Chosen:
+    names = (*words.our_names(comparison, packs), RINGS)
     name = next(name for name in names if entry_of(name).label == best.method)
-    return Chosen(name, best, packs_of(comparison.movement(name)))
+    return words.Chosen(name, best, packs_of(comparison.movement(name)))
 
 
-def _at_predicted_time(timeline: Timeline, chosen: Chosen | None) -> Timeline:
+def _at_predicted_time(timeline: Timeline, chosen: words.Chosen | None) -> Timeline:
     """Return a timeline on the clock of the prediction: a plan has one time, wherever it is shown."""
     return timeline if chosen is None else timeline.lasting(chosen.prediction.seconds)
 
 
-def _as_json(found: PlanFindings) -> str:
-    plain = to_plain(found)
+def _as_json(found: words.PlanFindings) -> str:
+    plain = words.to_plain(found)
     if found.predictions:
-        plain |= {"rings": [list(order) for order in found.rings.orders], "checked_from_bytes": CHECKED_FROM}
+        plain |= {"rings": [list(order) for order in found.rings.orders], "checked_from_bytes": words.CHECKED_FROM}
     if found.table is not None:
         plain |= {"size_table": str(found.table), "reasons": list(found.table.reasons)}
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
 
-def _in_words(found: PlanFindings) -> list[Block]:
-    lines: list[Block] = [found.title, *(f"note: {note}" for note in machine_notes(found.topology))]
+def _in_words(found: words.PlanFindings) -> list[Block]:
+    lines: list[Block] = [found.title, *(f"note: {note}" for note in words.machine_notes(found.topology))]
     if found.chosen is not None:
-        lines += ["", "predicted", tabulate_predictions(found), "", describe_checks(found.topology, found.rings)]
-        lines += ["", describe_plan(found)]
+        lines += ["", "predicted", words.tabulate_predictions(found)]
+        lines += ["", words.describe_checks(found.topology, found.rings), "", words.describe_plan(found)]
     if found.table is not None:
         lines += ["", f"size table: {found.table}", *found.table.reasons]
     if found.chosen is not None:  # last, for they are many lines
-        lines += ["", "packs of this plan", tabulate_packs(found.chosen.packs)]
+        lines += ["", "packs of this plan", words.tabulate_packs(found.chosen.packs)]
     return lines
 
 
@@ -188,7 +158,7 @@ def _as_plan(movement: Movement, method: Method) -> Plan:
     )
 
 
-def _draw(path: Path, found: PlanFindings, movement: Movement, nbytes: int) -> None:
+def _draw(path: Path, found: words.PlanFindings, movement: Movement, nbytes: int) -> None:
     """Draw the plan with so few chunks that they can be told apart, on the clock of its prediction."""
     from treefold.topology.drawing.plan_page import (  # noqa: PLC0415 - most plans are printed alone
         PlanStory,
@@ -209,23 +179,23 @@ def _draw(path: Path, found: PlanFindings, movement: Movement, nbytes: int) -> N
             movement,
             timeline,
             times_by_method(found),
-            tables=(tabulate_predictions(found), tabulate_packs(packs)),
-            words=(describe_checks(found.topology, found.rings), describe_plan(found)),
+            tables=(words.tabulate_predictions(found), words.tabulate_packs(packs)),
+            words=(words.describe_checks(found.topology, found.rings), words.describe_plan(found)),
             method=found.chosen.prediction.method,
-            checks=list_checks(found),
+            checks=words.list_checks(found),
             facts=(("versions", f"treefold {__version__}, Python {platform.python_version()}"),),
         )
         html = render_plan_page(story)
     elif path.suffix.lower() == ".html":
-        html = render_page(Page(title, "", (), (), (Section("The machine", "", drawing=svg),), ()))
-    write_picture(path, svg=svg, html=html)
+        html = render_page(Page(title, sections=(Section("The machine", "", svg),)))
+    options.write_picture(path, svg=svg, html=html)
 
 
-def times_by_method(found: PlanFindings) -> dict[str, list[tuple[float, float]]]:
+def times_by_method(found: words.PlanFindings) -> dict[str, list[tuple[float, float]]]:
     """Return (bytes, seconds) of the best of treefold's methods, and of the others."""
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in found.predictions))
-    names = {"treefold": found.ours} | {name: [name] for name in BASELINES.values()}
+    names = {"treefold": found.ours} | {name: [name] for name in words.BASELINES.values()}
     return {
-        name: [(float(size), best_of(found.predictions, size, of).seconds) for size in sizes]
+        name: [(float(size), words.best_of(found.predictions, size, of).seconds) for size in sizes]
         for name, of in names.items()
     }

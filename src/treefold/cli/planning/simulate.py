@@ -13,29 +13,7 @@ import typer
 
 from treefold.cli.completion import endings
 from treefold.cli.console import Block, echo, steps
-from treefold.cli.planning import options
-from treefold.cli.planning.options import (
-    PICTURES,
-    check_outputs,
-    offer_known,
-    only_one,
-    read_machine,
-    say_written,
-    without_gpus,
-    write_picture,
-)
-from treefold.cli.planning.words import (
-    PACKING,
-    RINGS_LABEL,
-    Prediction,
-    best_of,
-    describe_checks,
-    describe_time,
-    machine_notes,
-    parse_sizes,
-    predict,
-    trees_name,
-)
+from treefold.cli.planning import options, words
 from treefold.cli.tables import Table
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -57,7 +35,7 @@ PlanFile = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Plot it: .html or .svg.", autocompletion=endings(*PICTURES)),
+    typer.Option(metavar="FILE", help="Plot it: .html or .svg.", autocompletion=endings(*options.PICTURES)),
 ]
 
 
@@ -75,24 +53,24 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     trace: options.Trace = None,
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
-    check_outputs({"--plot": plot, "--trace": trace})
-    named = only_one(given, topology)
+    options.check_outputs({"--plot": plot, "--trace": trace})
+    named = options.only_one(given, topology)
     if named == plan == "-":
         raise CommandError(
             "The machine and --plan are both '-', and there is one standard input; save one of them to a file."
         )
-    machine = read_machine(named, devices, nvlinks)
-    sizes = parse_sizes(size, _SIZES, machine)
+    machine = options.read_machine(named, devices, nvlinks)
+    sizes = words.parse_sizes(size, _SIZES, machine)
     comparison = Comparison(machine)
     with steps(1 + len(sizes)) as begin:
-        begin(PACKING)
+        begin(words.PACKING)
         packing = comparison.methods.packer.packing(packs)
-        first = comparison.times(trees_name(packs)) if plan is None else MovementTimes(_read_plan(plan), machine)
+        first = comparison.times(words.trees_name(packs)) if plan is None else MovementTimes(_read_plan(plan), machine)
         timeline = first.timeline(sizes[-1]) if trace is not None else None
         if plan is None:
-            predictions = predict(comparison, sizes, packs, begin=begin)
+            predictions = words.predict(comparison, sizes, packs, begin=begin)
         else:
-            predictions = tuple(Prediction(nbytes, first.simulated_s(nbytes), "this plan") for nbytes in sizes)
+            predictions = tuple(words.Prediction(nbytes, first.simulated_s(nbytes), "this plan") for nbytes in sizes)
     rings = comparison.methods.rings if plan is None and len(machine.devices) > 1 else None
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
@@ -101,9 +79,8 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     if json:
         typer.echo(_as_json(machine, predictions))
     else:
-        known = offer_known("simulate") if named is None and without_gpus(machine) else ()
-        echo(*_in_words(machine, packing, predictions, rings), *known)
-    say_written(plot, trace, err=json)
+        echo(*_in_words(machine, packing, predictions, rings), *options.offer_known("simulate", named, machine))
+    options.say_written(plot, trace, err=json)
 
 
 def _read_plan(given: str) -> Plan:
@@ -115,30 +92,31 @@ def _read_plan(given: str) -> Plan:
         raise CommandError.no_plan_file(given, error) from None
 
 
-def _as_json(machine: Topology, predictions: Sequence[Prediction]) -> str:
+def _as_json(machine: Topology, predictions: Sequence[words.Prediction]) -> str:
     rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
     missing = None if machine.missing is None else str(machine.missing)
     return json_text.dumps({"topology": machine.name, "missing": missing, "predicted": rows}, indent=2)
 
 
 def _in_words(
-    machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
+    machine: Topology, packing: TreePacking, predictions: Sequence[words.Prediction], rings: RingPacking | None
 ) -> list[Block]:
     title = _title(machine, predictions)
     if len(machine.devices) == 1:
-        return [title, *(f"note: {note}" for note in machine_notes(machine))]
-    return [title, _describe_table(machine, packing), "", _table(predictions), "", describe_checks(machine, rings)]
+        return [title, *(f"note: {note}" for note in words.machine_notes(machine))]
+    checks = words.describe_checks(machine, rings)
+    return [title, _describe_table(machine, packing), "", _table(predictions), "", checks]
 
 
-def _title(machine: Topology, predictions: Sequence[Prediction]) -> str:
+def _title(machine: Topology, predictions: Sequence[words.Prediction]) -> str:
     """Return what the quickest takes at the largest size, in everyday words."""
     largest = [one for one in predictions if one.nbytes == predictions[-1].nbytes]
-    rings = next((one for one in largest if one.method == RINGS_LABEL), None)
-    best = largest[0] if rings is None else best_of(predictions, rings.nbytes)
-    return describe_time(machine, best if len(machine.devices) > 1 else None, rings)
+    rings = next((one for one in largest if one.method == words.RINGS_LABEL), None)
+    best = largest[0] if rings is None else words.best_of(predictions, rings.nbytes)
+    return words.describe_time(machine, best if len(machine.devices) > 1 else None, rings)
 
 
-def _table(predictions: Sequence[Prediction]) -> Table:
+def _table(predictions: Sequence[words.Prediction]) -> Table:
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
         found = [p for p in predictions if p.nbytes == nbytes]
@@ -157,7 +135,7 @@ def _plot(
     path: Path,
     machine: Topology,
     packing: TreePacking,
-    predictions: Sequence[Prediction],
+    predictions: Sequence[words.Prediction],
     rings: RingPacking | None,
 ) -> None:
     times = {
@@ -167,12 +145,11 @@ def _plot(
     title = _title(machine, predictions)
     if len(machine.devices) == 1:
         svg = draw_machine(machine)
-        write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (Section("The machine", "", svg),), ())))
+        html = render_page(Page(title, sections=(Section("The machine", "", svg),)))
+        options.write_picture(path, svg=svg, html=html)
         return
     draw = functools.partial(draw_sizes, times, title=title, bound=packing.bound_bytes_per_s)
-    words = _describe_table(machine, packing)
-    drawing = for_screens(draw, wide=960.0)
-    section = Section(
-        "By size", f"{words[0].upper()}{words[1:]}.", drawing, describe_checks(machine, rings), _table(predictions)
-    )
-    write_picture(path, svg=draw(), html=render_page(Page(title, "", (), (), (section,), ())))
+    head, checks = _describe_table(machine, packing), words.describe_checks(machine, rings)
+    sentence = f"{head[0].upper()}{head[1:]}."
+    section = Section("By size", sentence, for_screens(draw, wide=960.0), checks, _table(predictions))
+    options.write_picture(path, svg=draw(), html=render_page(Page(title, sections=(section,))))

@@ -9,18 +9,7 @@ from typing import Annotated
 import typer
 
 from treefold.cli.console import echo
-from treefold.cli.planning import options
-from treefold.cli.planning.options import (
-    check_outputs,
-    list_known,
-    offer_known,
-    only_one,
-    read_machine,
-    say_written,
-    without_gpus,
-    write_picture,
-)
-from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
+from treefold.cli.planning import options, words
 from treefold.execution.links import verify_links
 from treefold.files import write_atomically
 from treefold.topology import Topology
@@ -53,14 +42,14 @@ def topology(  # noqa: PLR0913 - every option of a command is one
 ) -> None:
     """Show this machine, a known one, or what a file describes."""
     if known or verify:
-        echo(list_known() if known else str(verify_links(use_cache=False)))
+        echo(options.list_known() if known else str(verify_links(use_cache=False)))
         return
-    named = only_one(given, machine, verify_file)
-    check_outputs({"--draw": draw, "--dot": dot})
-    found = read_machine(named, devices, nvlinks)
+    named = options.only_one(given, machine, verify_file)
+    options.check_outputs({"--draw": draw, "--dot": dot})
+    found = options.read_machine(named, devices, nvlinks)
     if draw is not None:
         svg = draw_machine(found)
-        write_picture(draw, svg=svg, html=_page(found, svg))
+        options.write_picture(draw, svg=svg, html=_page(found, svg))
     if dot is not None:
         write_atomically(dot, to_dot(found))
     if verify_file is not None:
@@ -68,25 +57,25 @@ def topology(  # noqa: PLR0913 - every option of a command is one
     elif json:
         typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        echo(*describe_machine(found), *(offer_known("topology") if named is None and without_gpus(found) else ()))
-    say_written(draw, dot, err=json)
+        echo(*words.describe_machine(found), *options.offer_known("topology", named, found))
+    options.say_written(draw, dot, err=json)
 
 
 def _verdict(found: Topology) -> str:
     whole = f"{machine_title(found)}, {len(found.links)} directed links"
     whole = f"ok: {whole}" if found.missing is None else f"incomplete: {found.missing}\n{whole}"
     kind = "equal in both directions" if found.is_symmetric else "not all equal in both directions"
-    return "\n".join([f"{whole}, {kind}", *(f"note: {note}" for note in machine_notes(found))])
+    return "\n".join([f"{whole}, {kind}", *(f"note: {note}" for note in words.machine_notes(found))])
 
 
 def _page(found: Topology, svg: str) -> str:
     links = Counter((link.kind, f"{link.bytes_per_s / 1e9:.4g} GB/s") for link in found.links)
-    words = ", ".join(f"{count} × {width} {kind}".rstrip() for (kind, width), count in links.items())
+    widths = ", ".join(f"{count} × {width} {kind}".rstrip() for (kind, width), count in links.items())
     section = Section(
         "The machine",
-        f"{count_nodes(found)}; by direction: {words}. Links are drawn as thick as they are wide.",
+        f"{words.count_nodes(found)}; by direction: {widths}. Links are drawn as thick as they are wide.",
         drawing=fitted(svg, width=lay_out(found).width),
-        table=tabulate_links(found),
+        table=words.tabulate_links(found),
     )
     title = f"{machine_title(found)}{but_missing(found)}"
-    return render_page(Page(title, " ".join(machine_notes(found)), (), (), (section,), ()))
+    return render_page(Page(title, " ".join(words.machine_notes(found)), sections=(section,)))
