@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
@@ -13,8 +14,6 @@ _PLOT, _LEFT, _RIGHT, _BOTTOM = 300.0, 56.0, 28.0, 46.0
 _NAMES, _CHARACTER = 22.0, 7.2
 _ROW, _BAR, _TOP = 32.0, 18.0, 12.0  # of bars
 _TIME, _SIZE = 70.0, 62.0  # room for a time beside a bar, and for a size below the axis
-_DECADE = 10.0
-_At = Callable[[float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +25,61 @@ class Curve:
     tone: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    """The paper: ``top`` is where the plot begins, below the legend."""
+@dataclass(frozen=True)
+class _Chart:
+    """The paper: names of the legend, which stands above the plot, and the ends of both axes, y being logarithmic."""
 
+    names: Sequence[str]
     width: float
-    top: float
-    low: float
-    high: float
-    steps: int
+    xs: tuple[float, float]
+    ys: tuple[float, float]
 
-    @property
+    @cached_property
+    def spots(self) -> list[tuple[float, float]]:
+        """Where the names of the legend stand: side by side, and in a new line where the paper ends."""
+        x, y, found = _LEFT, 20.0, list[tuple[float, float]]()
+        for name in self.names:
+            needed = 50 + _CHARACTER * len(name)
+            if x > _LEFT and x + needed > self.width:
+                x, y = _LEFT, y + _NAMES
+            found.append((x, y))
+            x += needed
+        return found
+
+    @cached_property
     def bottom(self) -> float:
-        return self.top + _PLOT
+        """Where the plot ends: below the legend, and a line for the unit."""
+        return self.spots[-1][1] + 40 + _PLOT
 
-    def x(self, step: float) -> float:
-        return _LEFT + (self.width - _LEFT - _RIGHT) * ((step - 1) / max(1, self.steps - 1))
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Return the point of a place on the x axis and a value."""
+        (left, right), (low, high) = self.xs, map(math.log10, self.ys)
+        part = (math.log10(max(y, self.ys[0])) - low) / max(high - low, 1e-9)
+        return _LEFT + (self.width - _LEFT - _RIGHT) * (x - left) / max(right - left, 1e-9), self.bottom - _PLOT * part
 
-    def y(self, value: float) -> float:
-        return self.bottom - _PLOT * math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+    def line(self, points: Iterable[tuple[float, float]], **style: float | str) -> str:
+        """Return a curve through points of the plot."""
+        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        return element("polyline", class_="tf-line", points=joined, stroke_linejoin="round", **style)
+
+    def draw_axes(self, ticks: Mapping[float, str]) -> list[str]:
+        """Return rules at powers of ten, or some numbers between them, and ticks by place below the plot."""
+        parts = []
+        for value in _decade_ticks(*self.ys):
+            y = self.at(self.xs[0], value)[1]
+            parts.append(element("line", class_="tf-rule", x1=_LEFT, x2=self.width - _RIGHT, y1=y, y2=y))
+            parts.append(text(f"{value:g}", _LEFT - 8, y + 4, class_="tf-quiet", text_anchor="end", font_size=11))
+        for place, words in ticks.items():
+            x, y = self.at(place, self.ys[0])
+            parts.append(element("line", class_="tf-rule", x1=x, x2=x, y1=y, y2=y + 5))
+            parts.append(text(words, x, y + 20, class_="tf-quiet", text_anchor="middle", font_size=11))
+        return parts
+
+    def draw_name(self, number: int, tone: int, **style: float) -> str:
+        """Return an entry of the legend, a sample of its line before it."""
+        x, y = self.spots[number]
+        swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y, y2=y, **style)
+        return element("g", swatch, text(self.names[number], x + 34, y + 4), class_=f"tf-tone-{tone}")
 
 
 def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) -> str:
@@ -53,33 +88,22 @@ def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) ->
     Values that are not positive lie on the lower end of the axis.
     The first curve is drawn broad and pale, later ones thin and above it, so that curves that coincide are all seen.
     """
-    low, high = _limits([value for curve in curves for value in curve.values])
-    spots = _place_names([curve.name for curve in curves], width)
-    axes = _Axes(width, spots[-1][1] + 22, low, high, max(len(curve.values) for curve in curves))
-    parts = _draw_axes(axes)
-    for index, (curve, spot) in enumerate(zip(curves, spots, strict=True)):
-        points = " ".join(f"{axes.x(step):.1f},{axes.y(value):.1f}" for step, value in _thinned(curve))
+    positive = [value for curve in curves for value in curve.values if value > 0] or [1.0]
+    steps = max(len(curve.values) for curve in curves)
+    ends = min(positive) / 1.15, max(positive) * 1.15  # a little air
+    chart = _Chart([curve.name for curve in curves], width, (1, max(steps, 2)), ends)
+    parts = chart.draw_axes({step: str(step) for step in _step_ticks(steps)})
+    middle = chart.at((1 + max(steps, 2)) / 2, 1)[0]
+    parts.append(text("step", middle, chart.bottom + 38, class_="tf-quiet", text_anchor="middle", font_size=11))
+    for index, curve in enumerate(curves):
+        points = [chart.at(step, value) for step, value in _thinned(curve)]
         style = {"stroke_width": 6, "stroke_opacity": 0.45} if index == 0 else {"stroke_width": 1.6}
-        line = element(
-            "polyline", class_="tf-line", points=points, stroke_linejoin="round", stroke_linecap="round", **style
-        )
+        line = chart.line(points, stroke_linecap="round", **style)
         parts.append(element("g", titled(curve.name), line, class_=f"tf-curve tf-tone-{curve.tone}"))
-        parts.append(_draw_name(curve.name, curve.tone, spot, style))
+        parts.append(chart.draw_name(index, curve.tone, **style))
     words = "; ".join(f"{c.name}: from {c.values[0]:.4g} to {c.values[-1]:.4g}" for c in curves)
-    said = f"{counted(axes.steps, 'step')}. {words}."
-    return drawing(parts, width=width, height=axes.bottom + _BOTTOM, title=title, description=said)
-
-
-def _place_names(names: Sequence[str], width: float) -> list[tuple[float, float]]:
-    """Return where the names of the legend stand: side by side, and in a new line where the paper ends."""
-    x, y, found = _LEFT, 20.0, list[tuple[float, float]]()
-    for name in names:
-        needed = 50 + _CHARACTER * len(name)
-        if x > _LEFT and x + needed > width:
-            x, y = _LEFT, y + _NAMES
-        found.append((x, y))
-        x += needed
-    return found
+    said = f"{counted(steps, 'step')}. {words}."
+    return drawing(parts, width=width, height=chart.bottom + _BOTTOM, title=title, description=said)
 
 
 def _thinned(curve: Curve) -> list[tuple[int, float]]:
@@ -87,26 +111,6 @@ def _thinned(curve: Curve) -> list[tuple[int, float]]:
     every = -(-len(curve.values) // 2000)
     points = list(enumerate(curve.values, start=1))
     return [*points[::every], points[-1]]
-
-
-def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis, which hold all positive values with a little air."""
-    positive = [value for value in values if value > 0] or [1.0]
-    return min(positive) / 1.15, max(positive) * 1.15
-
-
-def _draw_axes(axes: _Axes) -> list[str]:
-    parts, right = [], axes.width - _RIGHT
-    for value in _decade_ticks(axes.low, axes.high):
-        y = axes.y(value)
-        parts.append(element("line", class_="tf-rule", x1=_LEFT, x2=right, y1=y, y2=y))
-        parts.append(text(f"{value:g}", _LEFT - 8, y + 4, class_="tf-quiet", text_anchor="end", font_size=12))
-    for step in _step_ticks(axes.steps):
-        x, y = axes.x(step), axes.bottom + 18
-        parts.append(text(str(step), x, y, class_="tf-quiet", text_anchor="middle", font_size=12))
-    middle = (_LEFT + right) / 2
-    parts.append(text("step", middle, axes.bottom + 36, class_="tf-quiet", text_anchor="middle", font_size=12))
-    return parts
 
 
 def _decade_ticks(low: float, high: float) -> list[float]:
@@ -124,31 +128,20 @@ def _step_ticks(steps: int) -> list[int]:
     return [1, *(step for step in range(every, steps + 1, every) if step > 1)]
 
 
-def _draw_name(name: str, tone: int, spot: tuple[float, float], style: dict[str, float]) -> str:
-    """Return an entry of the legend, a sample of its line before it."""
-    x, y = spot
-    swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y, y2=y, **style)
-    return element("g", swatch, text(name, x + 34, y + 4), class_=f"tf-tone-{tone}")
-
-
 def draw_bars(seconds: Mapping[str, float], *, title: str, width: float = 640.0) -> str:
     """Return a bar per name, as long as it takes, with the time behind it, as one SVG element."""
     left = 24 + _CHARACTER * max(map(len, seconds))
     scale = (width - left - _TIME) / max(seconds.values())
     parts = []
     for number, (name, value) in enumerate(seconds.items()):
-        y, length = _TOP + number * _ROW, max(value * scale, 1.0)
-        words = seconds_in_words(value)
-        parts.append(
-            element(
-                "g",
-                titled(f"{name}: {words}"),
-                text(name, left - 10, y + 14, text_anchor="end"),
-                element("rect", class_="tf-fill", x=left, y=y, width=length, height=_BAR, rx=3),
-                text(words, left + length + 8, y + 14),
-                class_=f"tf-bar tf-tone-{number % len(LIGHT)}",
-            )
+        y, length, words = _TOP + number * _ROW, max(value * scale, 1.0), seconds_in_words(value)
+        marks = (
+            text(name, left - 10, y + 14, text_anchor="end"),
+            element("rect", class_="tf-fill", x=left, y=y, width=length, height=_BAR, rx=3),
+            text(words, left + length + 8, y + 14),
         )
+        tone = f"tf-bar tf-tone-{number % len(LIGHT)}"
+        parts.append(element("g", titled(f"{name}: {words}"), *marks, class_=tone))
     said = ", ".join(f"{name}: {seconds_in_words(value)}" for name, value in seconds.items())
     height = 2 * _TOP + _ROW * len(seconds) - (_ROW - _BAR)
     return drawing(parts, width=width, height=height, title=title, description=f"{said}.")
@@ -162,67 +155,30 @@ def draw_sizes(
     ``times``: for each method (bytes, predicted seconds) in order of bytes; both above 0. One size has no curve: the
     seconds are drawn as bars.
     """
-    if len({size for found in times.values() for size, _ in found}) == 1:
+    sizes = sorted({size for found in times.values() for size, _ in found})
+    if len(sizes) == 1:
         return draw_bars({name: found[0][1] for name, found in times.items()}, title=title, width=width)
-    points = {name: [(size, size / seconds / 1e9) for size, seconds in found] for name, found in times.items()}
-    sizes = [size for found in points.values() for size, _ in found]
-    rates = [rate for found in points.values() for _, rate in found] + ([bound / 1e9] if math.isfinite(bound) else [])
-    low, high = math.log2(min(sizes)), math.log2(max(sizes))
-    floor, ceiling = math.floor(math.log10(min(rates))), math.log10(max(rates) * 1.08)
-    spots = _place_names(list(points), width)
-    top = spots[-1][1] + 40
-
-    def at(size: float, rate: float) -> tuple[float, float]:
-        x = (math.log2(size) - low) / (high - low)
-        y = (math.log10(rate) - floor) / max(ceiling - floor, 1e-9)
-        return _LEFT + x * (width - _LEFT - _RIGHT), top + _PLOT * (1 - y)
-
-    parts = _draw_grid(at, (low, high), (floor, ceiling), right=width - _RIGHT)
+    rates = [size / seconds / 1e9 for found in times.values() for size, seconds in found]
+    rates += [bound / 1e9] * math.isfinite(bound)
+    low, high = math.log2(sizes[0]), math.log2(sizes[-1])
+    floor = 10.0 ** math.floor(math.log10(min(rates)))
+    chart = _Chart(list(times), width, (low, high), (floor, max(rates) * 1.08))
+    every = max(1, math.ceil((high - low) * _SIZE / (width - _LEFT - _RIGHT)))
+    powers = range(math.ceil(low), math.floor(high) + 1, every)
+    parts = chart.draw_axes({power: bytes_in_words(2.0**power) for power in powers})
+    parts.append(text("GB/s", _LEFT - 8, chart.bottom - _PLOT - 8, class_="tf-quiet", text_anchor="end", font_size=11))
     if math.isfinite(bound):
-        parts.append(_draw_bound(at(2**low, bound / 1e9)[1], bound, right=width - _RIGHT))
-    for number, (name, found) in enumerate(points.items()):
-        parts.append(_draw_curve(name, [at(*point) for point in found], number, times[name][-1]))
-        parts.append(_draw_name(name, number % len(LIGHT), spots[number], {"stroke_width": 2}))
-    words = [
-        f"{name}: {', '.join(f'{bytes_in_words(s)} in {seconds_in_words(t)}' for s, t in found)}."
-        for name, found in times.items()
-    ]
-    return drawing(
-        parts,
-        width=width,
-        height=top + _PLOT + _BOTTOM,
-        title=title,
-        description=" ".join(words),
-    )
-
-
-def _draw_grid(at: _At, sizes: tuple[float, float], rates: tuple[int, float], *, right: float) -> list[str]:
-    parts = []
-    for power in range(rates[0], math.floor(rates[1]) + 1):
-        y = at(2 ** sizes[0], _DECADE**power)[1]
-        parts.append(element("line", class_="tf-rule", x1=_LEFT, x2=right, y1=y, y2=y))
-        parts.append(text(f"{_DECADE**power:g}", _LEFT - 8, y + 4, class_="tf-quiet", text_anchor="end", font_size=11))
-    step = max(1, math.ceil((sizes[1] - sizes[0]) * _SIZE / (right - _LEFT)))
-    for power in range(math.ceil(sizes[0]), math.floor(sizes[1]) + 1, step):
-        x, y = at(2.0**power, _DECADE ** rates[0])
-        parts.append(element("line", class_="tf-rule", x1=x, x2=x, y1=y, y2=y + 5))
-        parts.append(text(bytes_in_words(2.0**power), x, y + 20, class_="tf-quiet", text_anchor="middle", font_size=11))
-    x, y = at(2 ** sizes[0], _DECADE ** rates[1])
-    parts.append(text("GB/s", x - 8, y - 8, class_="tf-quiet", text_anchor="end", font_size=11))
-    return parts
-
-
-def _draw_bound(y: float, bound: float, *, right: float) -> str:
-    line = element("line", class_="tf-bound", x1=_LEFT, x2=right, y1=y, y2=y, stroke="var(--tf-quiet)",
-                   stroke_dasharray="5 4")  # fmt: skip
-    return line + text(f"at most {bound / 1e9:.4g} GB/s", _LEFT + 8, y - 5, class_="tf-quiet", font_size=11)
-
-
-def _draw_curve(name: str, points: Sequence[tuple[float, float]], number: int, last: tuple[float, float]) -> str:
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    parts = [
-        titled(f"{name}: {bytes_in_words(last[0])} in {seconds_in_words(last[1])}"),
-        element("polyline", class_="tf-line", points=line, stroke_width=2),
-        *(element("circle", class_="tf-fill", cx=cx, cy=cy, r=2.6) for cx, cy in points),
-    ]
-    return element("g", *parts, class_=f"tf-curve tf-tone-{number % len(LIGHT)}")
+        y = chart.at(low, bound / 1e9)[1]
+        dashed = {"stroke": "var(--tf-quiet)", "stroke_dasharray": "5 4"}
+        parts.append(element("line", class_="tf-bound", x1=_LEFT, x2=width - _RIGHT, y1=y, y2=y, **dashed))
+        parts.append(text(f"at most {bound / 1e9:.4g} GB/s", _LEFT + 8, y - 5, class_="tf-quiet", font_size=11))
+    words = []
+    for number, (name, found) in enumerate(times.items()):
+        points = [chart.at(math.log2(size), size / seconds / 1e9) for size, seconds in found]
+        said = [f"{bytes_in_words(size)} in {seconds_in_words(seconds)}" for size, seconds in found]
+        dots = (element("circle", class_="tf-fill", cx=x, cy=y, r=2.6) for x, y in points)
+        curve = [titled(f"{name}: {said[-1]}"), chart.line(points, stroke_width=2), *dots]
+        parts.append(element("g", *curve, class_=f"tf-curve tf-tone-{number % len(LIGHT)}"))
+        parts.append(chart.draw_name(number, number % len(LIGHT), stroke_width=2))
+        words.append(f"{name}: {', '.join(said)}.")
+    return drawing(parts, width=width, height=chart.bottom + _BOTTOM, title=title, description=" ".join(words))
