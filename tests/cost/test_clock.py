@@ -10,7 +10,7 @@ from treefold.planners.method import one_array
 from treefold.planners.star import two_shot
 from treefold.topology import known_topology
 from treefold.topology.cost.pipeline import Lanes
-from treefold.topology.cost.simulation import MovementOnMachine
+from treefold.topology.cost.simulation import MovementTimes
 from treefold.topology.planning.ring import ring_trees
 from treefold.topology.planning.tree_packing import along, along_packing, optimal_packing
 
@@ -46,7 +46,7 @@ def planned_lanes(name, method, num_chunks, *, nbytes=2**26):
     """Return arguments of the clock for a movement on a machine, folding at 1 TB/s."""
     machine = known_topology(name)
     movement = method(machine).movement(one_array(machine.devices))
-    setting = MovementOnMachine(movement, machine).at(nbytes)
+    setting = MovementTimes(movement, machine).at(nbytes)
     lanes = Lanes(machine, setting.tasks, setting.routes, counts_folds=True)
     return {
         "task": lanes.task,

@@ -9,7 +9,7 @@ from treefold.planners.method import Method, one_array
 from treefold.planners.star import star
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost.routes import Alternatives, alternatives, busiest_s, find_routes
-from treefold.topology.cost.simulation import MovementOnMachine
+from treefold.topology.cost.simulation import MovementTimes
 
 PAIR = ("gpu:0", "gpu:1")
 
@@ -122,19 +122,19 @@ class TestBusiest:
         assert busiest_s(two_routes(), {}, {}) == 0
 
 
-class TestMovementOnMachine:
+class TestMovementTimes:
     @pytest.mark.parametrize(("num_packs", "count"), [(1, 2), (2, 1), (3, 1)])
     def test_counts_a_message_for_every_pack(self, num_packs, count):
         """Packs to one root are messages of one pair, so 800 KB in two of them stay on the NVLink."""
         shares = (Fraction(1, num_packs),) * num_packs
         method = Method(shares, lambda builder, pack, _: add_star(builder, pack, "gpu:0"), "star")
-        setting = MovementOnMachine(method.movement(one_array(PAIR)), two_routes()).at(800e3)
+        setting = MovementTimes(method.movement(one_array(PAIR)), two_routes()).at(800e3)
         assert len(setting.routes["gpu:1", "gpu:0"]) == count
 
     @pytest.mark.parametrize(("nbytes", "gb_per_s"), [(600e3, 25), (1e9, 37)])
     def test_is_busy_as_the_chosen_routes_are(self, nbytes, gb_per_s):
         movement = star("gpu:0").movement(one_array(PAIR))
-        setting = MovementOnMachine(movement, two_routes()).at(nbytes)
+        setting = MovementTimes(movement, two_routes()).at(nbytes)
         assert setting.busy_s == pytest.approx(nbytes / gb_per_s / 1e9, rel=0.01)
 
 

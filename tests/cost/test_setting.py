@@ -14,7 +14,7 @@ from treefold.planners.star import star
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost import simulate
 from treefold.topology.cost.pipeline import make_tasks
-from treefold.topology.cost.simulation import MovementOnMachine
+from treefold.topology.cost.simulation import MovementTimes
 from treefold.topology.planning.ring import ring_trees
 from treefold.topology.planning.tree_packing import SpanningTree, along
 
@@ -38,7 +38,7 @@ class TestEstimate:
     @pytest.mark.parametrize("nbytes", [1e3, 1e9])
     def test_of_a_chain_is_the_formula(self, depth, num_chunks, nbytes):
         """(2D + k − 1)·(alpha + m/(k·c)), whatever the size."""
-        setting = MovementOnMachine(chain_plan(depth + 1), known_topology(f"line:{depth + 1}")).at(nbytes)
+        setting = MovementTimes(chain_plan(depth + 1), known_topology(f"line:{depth + 1}")).at(nbytes)
         expected = closed_forms.pipelined_tree_s(nbytes, depth=depth, num_chunks=num_chunks, **LINE)
         assert setting.estimate_s(num_chunks) == pytest.approx(expected, rel=1e-6)
 
@@ -46,7 +46,7 @@ class TestEstimate:
     def test_of_a_ring_is_the_formula(self, nbytes):
         """2·(n − 1) steps of a n-th part each."""
         movement = along(ring_trees(gpus(4)), "ring").movement(one_array(gpus(4)))
-        setting = MovementOnMachine(movement, known_topology("ring:4:50")).at(nbytes)
+        setting = MovementTimes(movement, known_topology("ring:4:50")).at(nbytes)
         expected = closed_forms.ring_s(nbytes, count=4, bytes_per_s=50e9, alpha_s=0.7e-6)
         assert setting.estimate_s(1) == pytest.approx(expected, rel=1e-5)
 
@@ -55,19 +55,19 @@ class TestEstimate:
         tree = along(ring_trees(gpus(4)), "ring")
         few, many = (tree.movement(one_array(gpus(4), length)) for length in (4, 2**22))
         for nbytes in (1e5, 1e9):
-            prices = [MovementOnMachine(movement, machine).at(nbytes).estimate_s(1) for movement in (few, many)]
+            prices = [MovementTimes(movement, machine).at(nbytes).estimate_s(1) for movement in (few, many)]
             assert prices[0] == pytest.approx(prices[1], rel=1e-9)
 
     def test_chooses_the_number_of_chunks(self):
         """That of chunk*; one where nothing is to be sent, and no more than 4,096 where latency costs nothing."""
         machine = known_topology("line:3")
         best = closed_forms.best_chunk_bytes(1e9, depth=2, **LINE)
-        assert MovementOnMachine(chain_plan(3), machine).at(1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
-        assert MovementOnMachine(chain_plan(3), machine).at(0).best_num_chunks() == 1
-        assert MovementOnMachine(chain_plan(3), machine).at(1e15).best_num_chunks() == 4096
+        assert MovementTimes(chain_plan(3), machine).at(1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
+        assert MovementTimes(chain_plan(3), machine).at(0).best_num_chunks() == 1
+        assert MovementTimes(chain_plan(3), machine).at(1e15).best_num_chunks() == 4096
         builder = TopologyBuilder("no latency").device("gpu:0").device("gpu:1")
         still = builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=0).build()
-        assert MovementOnMachine(chain_plan(2), still).at(1e3).best_num_chunks() == 4096
+        assert MovementTimes(chain_plan(2), still).at(1e3).best_num_chunks() == 4096
 
 
 class TestSimulation:

@@ -32,6 +32,9 @@ from treefold.topology.planning.compare import MOST_SIMULATED
 from treefold.topology.planning.ring import pack_rings
 from treefold.values import DistributedValues, flatten
 
+_HOST = "cpu:0"
+_SLOWER = frozenset({"pcie", "sys"})  # idle in copies between GPUs that something faster joins
+_DTYPE = "float32"
 _HINT = "treefold.verify_links() or topology= would let predicted times decide"
 
 
@@ -93,8 +96,6 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
         return Choice(ReductionToOneDevice(), f"every replica is on {names[0]}, where they meet without a copy")
     if machine is not None and here is not None:
         return _fastest(names, nbytes, machine, here, f"on {machine.name or 'this topology'}")
-    from treefold.topology.choosing import measured_machine  # noqa: PLC0415 - callers that only reduce do not pay for it
-
     measured = measured_machine(tuple(dict.fromkeys(names)))
     if measured is not None:
         return _fastest(names, nbytes, measured, measured, "on links as measured")
@@ -108,8 +109,6 @@ def _read_names(devices: object) -> tuple[str, ...]:
 
 
 def _fastest(names: Sequence[str], nbytes: int, machine: Topology, here: Topology, where: str) -> Choice:
-    from treefold.topology.choosing import price_ops  # noqa: PLC0415 - loads planners and the simulator
-
     prices = price_ops(names, nbytes, machine, here)
     choice = Choice(prices.best.ops, prices.describe(names, nbytes, where))
     choice.predicted = MappingProxyType({repr(one.ops): one.seconds for one in prices.candidates})
@@ -141,10 +140,6 @@ def _check_reported(names: Sequence[str], devices: object) -> None:
 def _check_bytes(nbytes: object) -> None:
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
         raise ArgumentError.option(nbytes=nbytes)
-
-
-_HOST = "cpu:0"
-_SLOWER = frozenset({"pcie", "sys"})  # idle in copies between GPUs that something faster joins
 
 
 def measured_machine(devices: Sequence[str]) -> Topology | None:
@@ -187,9 +182,6 @@ def _discovered(devices: Sequence[str]) -> Topology | None:
         links_left = tuple(link for link in found.links if link.kind not in _SLOWER)
         return dataclasses.replace(found, links=links_left)
     return found
-
-
-_DTYPE = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,19 +228,13 @@ def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
     ``machine`` is what trees are planned for, ``here`` the part of it that has these devices, on which all are priced.
     """
     entry = _one_value(tuple(names), nbytes)
-    count = len(here.devices)
+    packs = f"HierarchicalCopyAllReduce in {counted(len(here.devices), 'pack')}"
+    left_out = []
     found = [
         _priced(ReductionToOneDevice(), "ReductionToOneDevice", entry, here, nbytes),
         _priced(HierarchicalCopyAllReduce(1), "HierarchicalCopyAllReduce in one pack", entry, here, nbytes),
-        _priced(
-            HierarchicalCopyAllReduce("auto"),
-            f"HierarchicalCopyAllReduce in {counted(count, 'pack')}",
-            entry,
-            here,
-            nbytes,
-        ),
+        _priced(HierarchicalCopyAllReduce("auto"), packs, entry, here, nbytes),
     ]
-    left_out = []
     refusal = nccl_refusal(names)
     if not refusal:
         # NCCL decides for itself how values travel; large ones go round rings. Where trees are no faster than

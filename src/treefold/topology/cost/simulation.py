@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from treefold.topology.timeline import Activity, Timeline, Wait
 
 _MOST_SPANS = 32_000  # up to this many chunks of all copies together are simulated one by one
 _FEWEST_CHUNKS = 24  # at least so many chunks are simulated where they stand for more
+_MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
 _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 
 
@@ -53,9 +55,9 @@ def simulate(
     >>> round(simulate(movement, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
     2.0
     """
-    _check_devices(plan, topology)
+    times = MovementTimes(plan, topology)
     _check_numbers(nbytes, chunk_bytes, reduce_bytes_per_s, launch_s)
-    setting = MovementOnMachine(plan, topology).at(nbytes)
+    setting = times.at(nbytes)
     if chunk_bytes == "auto":
         return _fastest(setting, reduce_bytes_per_s).timeline(launch_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
@@ -70,38 +72,56 @@ class MovementTimes:
     """
 
     def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
-        """Store the movement; nothing is simulated yet.
+        """Make tasks of the movement, and find the routes for its traffic; nothing is simulated yet.
 
         Raises:
             SimulationError: a device of the movement that the topology does not have.
 
         """
-        _check_devices(movement, topology)
+        strangers = sorted(set(movement.devices) - set(topology.devices))
+        if strangers:
+            raise SimulationError.strangers(strangers, topology.devices)
         self.movement = movement
-        self._on_machine = MovementOnMachine(movement, topology, known)
+        self._topology, self._tasks, self._own = topology, make_tasks(movement), input_bytes(movement)
         self._simulated: dict[float, float] = {}
+        traffic, messages = dict[Ends, float](), Counter[Ends]()
+        for task in self._tasks:
+            if task.travels:
+                pair = task.source, task.target
+                traffic[pair] = traffic.get(pair, 0.0) + task.nbytes
+                messages[pair] += 1
+        self._choice = find_routes(topology, traffic, messages=messages, known=known)
+        self._alone = Load(topology, self._tasks, self._choice.alone, self._choice.alone_s)
+        self._shared = Load(topology, self._tasks, self._choice.shared, self._choice.shared_s)
+
+    def at(self, nbytes: float) -> Setting:
+        """Return the movement scaled so that every replica brings ``nbytes`` bytes."""
+        scale = nbytes / self._own if self._own else 0.0
+        # Small values take the shortest routes, because longer ones add latency; large ones are spread over all routes.
+        load = self._shared if self._choice.shares_at(scale) else self._alone
+        return Setting(self._topology, nbytes, scale, self._tasks, load)
 
     def predicted_s(self, nbytes: float) -> float:
         """Return the approximate seconds in closed form, for machines that are too large to simulate every chunk."""
-        setting = self._on_machine.at(nbytes)
+        setting = self.at(nbytes)
         # As the simulation does: whole packs, or the best number of chunks, whichever ends first.
         links_s = min(setting.estimate_s(num_chunks) for num_chunks in (1, setting.best_num_chunks()))
         return setting.launch_s(LAUNCH_S) + links_s
 
     def least_s(self, nbytes: float) -> float:
         """Return seconds that no number of chunks goes below: those for which the busiest link is busy."""
-        setting = self._on_machine.at(nbytes)
+        setting = self.at(nbytes)
         return setting.launch_s(LAUNCH_S) + setting.busy_s
 
     def simulated_s(self, nbytes: float) -> float:
         """Return the end of the simulated timeline."""
         if nbytes not in self._simulated:
-            self._simulated[nbytes] = _fastest(self._on_machine.at(nbytes), math.inf).duration_s(LAUNCH_S)
+            self._simulated[nbytes] = _fastest(self.at(nbytes), math.inf).duration_s(LAUNCH_S)
         return self._simulated[nbytes]
 
     def timeline(self, nbytes: float) -> Timeline:
         """Return the simulated timeline. Only its end is cached."""
-        timeline = _fastest(self._on_machine.at(nbytes), math.inf).timeline(LAUNCH_S)
+        timeline = _fastest(self.at(nbytes), math.inf).timeline(LAUNCH_S)
         self._simulated[nbytes] = timeline.duration_s
         return timeline
 
@@ -176,12 +196,6 @@ class _PipelineRun:
         return Timeline(duration_s, self.setting.nbytes, self.num_chunks, activities, path, per_span)
 
 
-def _check_devices(movement: Movement, topology: Topology) -> None:
-    strangers = sorted(set(movement.devices) - set(topology.devices))
-    if strangers:
-        raise SimulationError.strangers(strangers, topology.devices)
-
-
 def _check_numbers(nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float, launch_s: float) -> None:
     if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
         raise SimulationError.number(nbytes=nbytes)
@@ -195,9 +209,6 @@ def _check_numbers(nbytes: float, chunk_bytes: float | str | None, reduce_bytes_
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
 
 
 @dataclass(frozen=True)
@@ -259,35 +270,6 @@ class Load:
                 alphas += max(route.alpha_s for route in self.routes[task.source, task.target])
             best.append((hops, alphas))
         return max(best, default=(0, 0.0))
-
-
-class MovementOnMachine:
-    """A movement on a machine: everything that does not depend on the size.
-
-    ``known``: a cache of the alternatives of the machine's pairs, shared between movements.
-    """
-
-    def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
-        """Make tasks of the movement, and find the routes for its traffic."""
-        self.topology = topology
-        self._tasks, self._own = make_tasks(movement), input_bytes(movement)
-        traffic: dict[Ends, float] = {}
-        messages: dict[Ends, int] = {}
-        for task in self._tasks:
-            if task.travels:
-                pair = task.source, task.target
-                traffic[pair] = traffic.get(pair, 0.0) + task.nbytes
-                messages[pair] = messages.get(pair, 0) + 1
-        self._choice = find_routes(topology, traffic, messages=messages, known=known)
-        self._alone = Load(topology, self._tasks, self._choice.alone, self._choice.alone_s)
-        self._shared = Load(topology, self._tasks, self._choice.shared, self._choice.shared_s)
-
-    def at(self, nbytes: float) -> Setting:
-        """Return the movement scaled so that every replica brings ``nbytes`` bytes."""
-        scale = nbytes / self._own if self._own else 0.0
-        # Small values take the shortest routes, because longer ones add latency; large ones are spread over all routes.
-        load = self._shared if self._choice.shares_at(scale) else self._alone
-        return Setting(self.topology, nbytes, scale, self._tasks, load)
 
 
 @dataclass(frozen=True)
