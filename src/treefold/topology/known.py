@@ -28,6 +28,22 @@ _MI250 = (
     "3-11:1 4-6:1 5-6:1 5-7:1 8-12:2 9-13:1 10-14:1 11-15:2 12-14:1 13-14:1 13-15:1"
 )
 
+_BRIDGES = [(first, first + 1, 12) for first in (0, 2, 4, 6)]
+#: CUDA's compute capability of the GPUs of the known machines that lend: one host, GPUs on boards with NVLinks.
+_CAPABILITIES = {
+    "dgx1_p100": 60,
+    "p3_8xlarge": 70,
+    "dgx1_v100": 70,
+    "dgx2": 70,
+    "dgx_a100": 80,
+    "dgx_h100": 90,
+    "dgx_b200": 100,
+}
+#: The known machines that lend their NVLinks.
+LENDERS = tuple(_CAPABILITIES)
+_SWITCH = SWITCH_NAMES["nvlink"]
+_GIGA = 10**9
+
 
 def known_topology(name: str) -> Topology:
     """Return the machine of this name.
@@ -160,7 +176,6 @@ def _mi250_hosts(name: str, hosts: int) -> Topology:
     return builder.build()
 
 
-_BRIDGES = [(first, first + 1, 12) for first in (0, 2, 4, 6)]
 _MACHINES: dict[str, Callable[[], Topology]] = {
     "dgx1_p100": lambda: _dgx1("dgx1_p100", dict.fromkeys(_QUAD, 1), (1, 1, 1, 1), 20),
     "dgx1_v100": lambda: _dgx1("dgx1_v100", _V100_QUAD, (2, 2, 1, 1), 25),
@@ -181,15 +196,6 @@ _CLUSTERS: dict[str, Callable[[str, int], Topology]] = {
     "8_h100": lambda name, hosts: _nvswitch_hosts(name, hosts, port=450, rail=50),
     "16_mi250": _mi250_hosts,
 }
-
-
-#: CUDA's compute capability of the GPUs of the known machines that lend: one host, GPUs on boards with NVLinks.
-_CAPABILITIES = {"dgx1_p100": 60, "p3_8xlarge": 70, "dgx1_v100": 70, "dgx2": 70, "dgx_a100": 80}
-_CAPABILITIES |= {"dgx_h100": 90, "dgx_b200": 100}
-#: The known machines that lend their NVLinks.
-LENDERS = tuple(_CAPABILITIES)
-_SWITCH = SWITCH_NAMES["nvlink"]
-_GIGA = 10**9
 
 
 def with_nvlinks(topology: Topology, name: str) -> Topology:

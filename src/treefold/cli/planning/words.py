@@ -30,6 +30,14 @@ from treefold.topology.planning.tree_packing import TreePacking
 _MODEL = "plain values over links that carry both ways at once; devices combine, switches do not"
 _SHOWN_PACKS = 24
 _EXACT = 1e-6
+RINGS_LABEL = METHODS[RINGS].label
+OURS = (*(entry.label for entry in METHODS.values() if entry.use == PLAN), RINGS_LABEL)
+BASELINES = {name: entry.label for name, entry in METHODS.items() if entry.use == BASELINE}
+_LABELS = [entry.label for entry in METHODS.values()]
+_LARGE, _FEW = 16, "64K,4M,256M"
+PACKING = "packing trees into the links"
+#: Predictions were compared with published times from this size on. The errors in bandwidth lie between these two.
+CHECKED_FROM, CHECKED_ERRORS = 2**28, (-0.21, +0.20)
 
 
 def describe_machine(topology: Topology) -> list[Block]:
@@ -262,14 +270,6 @@ def _predicted(found: PlanFindings) -> list[dict[str, Any]]:
     return rows
 
 
-RINGS_LABEL = METHODS[RINGS].label
-OURS = (*(entry.label for entry in METHODS.values() if entry.use == PLAN), RINGS_LABEL)
-BASELINES = {name: entry.label for name, entry in METHODS.items() if entry.use == BASELINE}
-_LABELS = [entry.label for entry in METHODS.values()]
-_LARGE, _FEW = 16, "64K,4M,256M"
-PACKING = "packing trees into the links"
-
-
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What one method takes for ``nbytes`` bytes per device."""
@@ -383,10 +383,6 @@ def describe_checks(machine: Topology, rings: RingPacking | None) -> str:
 
 def _signed(part: float) -> str:
     return f"{part:+.0%}".replace("-", "−").replace("%", " %")
-
-
-#: Predictions were compared with published times from this size on. The errors in bandwidth lie between these two.
-CHECKED_FROM, CHECKED_ERRORS = 2**28, (-0.21, +0.20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ _ROUNDS = 20
 
 Sample = tuple[float, float]  # bytes, seconds
 Array = npt.NDArray[np.float64]
+#: For a directed pair of devices: bytes per second of a large copy, and seconds before the first byte arrives.
+Measured = Mapping[tuple[str, str], tuple[float, float]]
 
 
 class LinkFit(NamedTuple):
@@ -111,10 +113,6 @@ def _weighted_median(values: Array, weights: Array) -> float:
     if index + 1 < len(values) and below[index] <= middle * (1 + 1e-12):
         return float(values[order[index]] + values[order[index + 1]]) / 2
     return float(values[order[index]])
-
-
-#: For a directed pair of devices: bytes per second of a large copy, and seconds before the first byte arrives.
-Measured = Mapping[tuple[str, str], tuple[float, float]]
 
 
 def refine(topology: Topology, measured: Measured) -> Topology:

@@ -33,6 +33,9 @@ if HAS_NATIVE:  # an installation without the native core reduces, but does not 
 
 Times = npt.NDArray[np.float64]  # starts and stops, by lane and chunk
 Indices = npt.NDArray[np.int32]
+Cuts = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int32]
+_SUM = Fold(ReduceOp.SUM)  # determines the dtype of partial folds
 
 
 class Lanes:
@@ -158,12 +161,6 @@ class Pipeline:
 
 def _starts(lengths: Sequence[int]) -> Indices:
     return np.array([0, *itertools.accumulate(lengths)], np.int32)
-
-
-Cuts = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int32]
-
-_SUM = Fold(ReduceOp.SUM)  # determines the dtype of partial folds
 
 
 class Task(NamedTuple):

@@ -22,6 +22,8 @@ _Before = dict[str, list[str]]  # by node: those from which shortest routes reac
 _MOST = 16  # alternatives of one pair and kind; fabrics have no more planes
 _ROUNDS = 400
 _WORTH = 0.99  # sharing must relieve the busiest link by more than 1 %
+LAUNCH_S = 7e-6
+_AS_GOOD = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,6 @@ def _balanced(
     return {pair: tuple(routes) for pair, routes in found.items()}
 
 
-LAUNCH_S = 7e-6
 """The seconds that a call costs beside its copies: launching kernels and synchronising devices.
 
 The value is a prior, below what others have measured: NCCL and RCCL take 10 µs for a few bytes between two A100
@@ -260,9 +261,6 @@ The value is a prior, below what others have measured: NCCL and RCCL take 10 µs
 (microsoft/mscclpp pull request 646), 17 to 25 between sixteen MI250X dies (ROCm/rccl pull request 929). A part of these
 times is the latency of hops.
 """
-
-
-_AS_GOOD = 1.01
 
 
 def is_as_good(seconds: float, least: float) -> bool:

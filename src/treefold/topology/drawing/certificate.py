@@ -13,6 +13,9 @@ from treefold.topology.graph import Topology
 from treefold.topology.planning.tree_packing import TreePacking
 
 _Prices = dict[tuple[str, str], int]
+_WHERE = {"sys": "between sockets", "net": "between hosts", "pcie": "over PCIe", "nvlink": "over NVLink"}
+_WHERE |= {"xgmi": "over xGMI", "c2c": "over C2C"}
+_SHOWN = 4
 
 
 def recomputed_bound(packing: TreePacking, topology: Topology) -> Fraction | None:
@@ -69,11 +72,6 @@ def most_loaded(packing: TreePacking, topology: Topology) -> Fraction:
                 load[ends] += tree.share
     rate = packing.algbw or Fraction(0)
     return max((rate * part / topology.capacity(*ends) for ends, part in load.items()), default=Fraction(0))
-
-
-_WHERE = {"sys": "between sockets", "net": "between hosts", "pcie": "over PCIe", "nvlink": "over NVLink"}
-_WHERE |= {"xgmi": "over xGMI", "c2c": "over C2C"}
-_SHOWN = 4
 
 
 def describe_bottleneck(packing: TreePacking, topology: Topology) -> str:

@@ -15,6 +15,8 @@ from treefold.topology.timeline import Activity, Span, Timeline
 
 _SHAPES = {"device": "box", "host": "house", "switch": "hexagon", "nic": "cds"}
 _GIGA = 10**9
+_LINKS, _DEVICES, _PATH = 1, 2, 3
+_MICRO = 1e6
 
 
 def to_dot(topology: Topology, packs: Sequence[DrawnPack] = ()) -> str:
@@ -62,10 +64,6 @@ def _trees(packs: Sequence[DrawnPack]) -> Iterator[str]:
 def _quoted(name: str) -> str:
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-_LINKS, _DEVICES, _PATH = 1, 2, 3
-_MICRO = 1e6
 
 
 def write_trace(timeline: Timeline, topology: Topology) -> str:

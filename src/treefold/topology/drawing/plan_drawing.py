@@ -19,6 +19,7 @@ from treefold.topology.drawing.svg import drawing, element, text, titled
 MAX_PACKS = 8  # more arrows between two lifelines cannot be followed
 _GUTTER, _MARGIN, _HEAD = 112, 16, 84
 _ALONE, _SHARED, _LOCAL = 64.0, 34.0, 28.0  # heights: of arrows alone in a step, of one pack among several, of none
+_LEFT, _ROW = 30.0, 26.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +202,6 @@ def _describe(scene: _Scene) -> str:
         f" {counted(len(steps), 'step')}, from top to bottom."
     )
     return " ".join([head, *steps])
-
-
-_LEFT, _ROW = 30.0, 26.0
 
 
 def _mark_contribution(x: float, y: float) -> str:

@@ -24,6 +24,8 @@ from treefold.topology.planning.tree_packing import TreePacking
 from treefold.topology.timeline import Timeline
 
 _WIDE = 960.0
+_MARGIN, _LEGEND = 28.0, 40.0
+_NARROWEST = 960.0
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,6 @@ def _figures(story: PlanStory, num_packs: int) -> tuple[KeyFigure, ...]:
         KeyFigure("Bound, GB/s", f"{packing.bound_bytes_per_s / 1e9:.2f}", bound),
         KeyFigure("Bus bandwidth, GB/s", f"{reached * 2 * (count - 1) / count:.1f}", "as nccl-tests prints it"),
     )
-
-
-_MARGIN, _LEGEND = 28.0, 40.0
-_NARROWEST = 960.0
 
 
 def draw_packing(

@@ -44,6 +44,17 @@ _WITHOUT_LINKS = (
     (re.compile(r"=== System : max(?:Bw|Width)"), "NCCL_DEBUG=INFO", "which GPU an id is"),
 )
 
+_LONGEST = 120  # characters of a prefix
+_MOST_LINES = 4096  # that are looked at to find it
+_SHARE = 0.5  # of the lines that are not empty have it: a shell's prompt stands before few
+_ENDS = "]>:|)}"
+_DIGITS = re.compile(r"\d+")
+_MARKUP = re.compile(r"^[ \t]*(?:<(?=[A-Za-z!?])|\{(?=\s*\")|\[(?=\s*\[))", re.MULTILINE)
+_OWN = re.compile(r"GPU\d|NIC\d|<(?!std)[A-Za-z/!?]|[{\"]|==")  # the tools' own text: a prefix ends before it
+_EMPHASIS = re.compile(r"(\*\*|__|`)([^*`\n]{1,120}?)\1")
+_RULE = re.compile(r"[\s>|:-]*\|[\s>|:-]*")
+_BARS = 2  # a line with so many is a row of a table; one may end a prefix
+
 
 def parse_topology(text: str) -> Topology:
     """Return the machine of a text in any known format, in the one that knows most where there are several.
@@ -131,18 +142,6 @@ def _refusal(text: str) -> ParseError:
     if "switchguid=" in text or "caguid=" in text:
         return ParseError.network("This output of ibnetdiscover")
     return ParseError.unrecognised(text.strip()[:_SHOWN])
-
-
-_LONGEST = 120  # characters of a prefix
-_MOST_LINES = 4096  # that are looked at to find it
-_SHARE = 0.5  # of the lines that are not empty have it: a shell's prompt stands before few
-_ENDS = "]>:|)}"
-_DIGITS = re.compile(r"\d+")
-_MARKUP = re.compile(r"^[ \t]*(?:<(?=[A-Za-z!?])|\{(?=\s*\")|\[(?=\s*\[))", re.MULTILINE)
-_OWN = re.compile(r"GPU\d|NIC\d|<(?!std)[A-Za-z/!?]|[{\"]|==")  # the tools' own text: a prefix ends before it
-_EMPHASIS = re.compile(r"(\*\*|__|`)([^*`\n]{1,120}?)\1")
-_RULE = re.compile(r"[\s>|:-]*\|[\s>|:-]*")
-_BARS = 2  # a line with so many is a row of a table; one may end a prefix
 
 
 def without_markdown(text: str) -> str:

@@ -18,6 +18,10 @@ _KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes", "miss
 _LINK_KEYS = {"between", "gb_per_s", "alpha_us", "kind"}
 _START = re.compile(r"""\s*(?:\{\s*(?:["'}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _MOST_ALPHA_US = 1e9
+MAX_DEVICES = 256
+_SMALL = 32  # whole numbers up to this may be counts or weights
+_OWN_MEMORY = 4.0  # a diagonal so many times the rest is each device's own memory
+Matrix = list[list[float]]
 
 
 def matches(text: str) -> bool:
@@ -128,13 +132,6 @@ def _list(where: str, value: object) -> list[Any]:
     if not isinstance(value, list):
         raise ParseError.bad_field(where, value, "a list")
     return value
-
-
-MAX_DEVICES = 256
-_SMALL = 32  # whole numbers up to this may be counts or weights
-_OWN_MEMORY = 4.0  # a diagonal so many times the rest is each device's own memory
-
-Matrix = list[list[float]]
 
 
 def _machine_of_matrix(data: object) -> Topology:

@@ -18,6 +18,9 @@ MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond
 _NEAR = 2.0  # methods that the closed form puts within this factor of the best are simulated
 _MOST_DIRECT = 64  # devices: each owns a slice, which costs 2·(n − 1) copies
 _PACKS = 8  # trees of an equal share that are compared beside the full packing
+SMALLEST, LARGEST = 2**12, 2**28  # bytes between which methods are compared; beyond, what is best stays best
+_FINENESS = 2.0**0.5  # borders between methods are sought to this factor of size
+_UNITS = {"G": 2**30, "M": 2**20, "k": 2**10}
 
 
 class Comparison:
@@ -112,11 +115,6 @@ class Comparison:
         """The methods that a table of sizes may name besides rings: those of a depth or a number of trees last."""
         names = [*self.names(PLAN, TABLE), f"trees#{_PACKS}"]
         return tuple(sorted(names, key=lambda name: "#" in name))
-
-
-SMALLEST, LARGEST = 2**12, 2**28  # bytes between which methods are compared; beyond, what is best stays best
-_FINENESS = 2.0**0.5  # borders between methods are sought to this factor of size
-_UNITS = {"G": 2**30, "M": 2**20, "k": 2**10}
 
 
 @dataclass(frozen=True, slots=True)

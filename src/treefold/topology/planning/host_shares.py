@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 from treefold.topology.graph import Topology
 
+Ends = tuple[str, str]
+
 
 def host_shares(
     topology: Topology, hosts: Sequence[Sequence[str]], contributions: Sequence[Fraction | float]
@@ -164,9 +166,6 @@ def _level(ports: Sequence[_Port], seconds: Fraction) -> tuple[Fraction, ...]:
     low, high = next(pair for pair in itertools.pairwise(levels) if sum(shares(pair[1])) >= 1)
     below, above = sum(shares(low)), sum(shares(high))
     return tuple(shares(low + (high - low) * (1 - below) / (above - below)))
-
-
-Ends = tuple[str, str]
 
 
 def port_rates(topology: Topology, devices: Collection[str]) -> tuple[Fraction, Fraction]:

@@ -18,6 +18,15 @@ from treefold.topology.planning.host_shares import port_rates
 from treefold.topology.planning.tree_packing import SpanningTree
 
 _MOST_WIDTHS = 8
+Ends = tuple[str, str]
+Route = tuple[str, ...]
+Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
+Order = tuple[str, ...]
+Links = tuple[Ends, ...]
+_MOST_RINGS = 32  # as many channels as NCCL opens
+_MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
+_MOST_IN_VAIN = 10  # attempts that find no ring at all
+_STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +152,6 @@ def _latency_s(topology: Topology, routes: Sequence[Route]) -> float:
     """Return the mean latency of a ring's hops without the fastest: a pack crosses all hops but one, at worst these."""
     alphas = sorted(alpha_s(topology, route) for route in routes)
     return sum(alphas[1:]) / (len(alphas) - 1)
-
-
-Ends = tuple[str, str]
-Route = tuple[str, ...]
-Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
-Order = tuple[str, ...]
-Links = tuple[Ends, ...]
-
-_MOST_RINGS = 32  # as many channels as NCCL opens
-_MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
-_MOST_IN_VAIN = 10  # attempts that find no ring at all
-_STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
 
 
 def around(order: Sequence[str]) -> Iterator[Ends]:

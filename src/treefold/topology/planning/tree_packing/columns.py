@@ -27,6 +27,12 @@ _TOWARDS_BEST = 0.5  # weight of the best bound's prices (dual stabilisation); w
 _NEARLY_NONE = 0.1
 # Not 0: with a cost of 1 but for rounding, a column of the program would be added to it again, for ever.
 _VIOLATED = 1e-9  # how far below 1 a new column's cost must be
+_SMALL = 16  # up to this many devices the linear program alone takes no longer
+_ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
+# The ε of Garg and Könemann: smaller values come closer to the optimum, and need more rounds. It need not come close,
+# because the linear program weighs the trees again.
+_STEEPNESS = 0.3
+Pairs = list[tuple[int, int]]  # (parent, child), parents first
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,13 +250,6 @@ def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pair
     return Column(root, climbs, tuple(down), route_of, loads, is_mirrored)
 
 
-_SMALL = 16  # up to this many devices the linear program alone takes no longer
-_ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
-# The ε of Garg and Könemann: smaller values come closer to the optimum, and need more rounds. It need not come close,
-# because the linear program weighs the trees again.
-_STEEPNESS = 0.3
-
-
 def initial_columns(network: Network, oracle: Oracle) -> InitialColumns:
     """Return the columns and prices to begin with."""
     shallow = _cheapest_path_trees(network)
@@ -296,9 +295,6 @@ def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
         # The tree carries as much as fills its narrowest row, and loads its others in proportion.
         load += column.loads / (column.loads / network.width).max()
     return InitialColumns(tuple(columns.values()), best)
-
-
-Pairs = list[tuple[int, int]]  # (parent, child), parents first
 
 
 def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> tuple[float, Pairs]:

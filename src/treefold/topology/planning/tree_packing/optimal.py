@@ -43,6 +43,14 @@ _MOST_ROWS_IN_ALL = 10_000  # of the programs that are solved for a machine of m
 _LOSS_WORTH_A_NOTE = 1e-6
 _CARRIES = 1e-9  # the least part of all that a tree carries; less is a rounding error of the solver
 _MOST_DIRECTED = 48  # up to this many devices, asymmetric trees have separate edges up and down
+_LARGEST = 100_000  # entries of the pool's loads that the integer program is given
+# The search is bounded by nodes, not by seconds: on a busy machine a time limit would give other, worse packings.
+_MOST_NODES, _CLOSE = 400, 1e-6
+# Each edge of a balanced tree costs a search of all routes, so there is a bound on edges, not on trees.
+_MOST_EDGES, _POWER = 1024, 8
+_SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add; noise on prices, in units of the highest price
+_PER_EDGE_S = 1e-9  # makes fewer edges better where no latencies are known
+Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its edges, and their latencies
 
 
 @dataclass(frozen=True)
@@ -283,14 +291,6 @@ def _notes(algbw: Fraction, certificate: Certificate) -> tuple[str, ...]:
     return tuple(notes)
 
 
-_LARGEST = 100_000  # entries of the pool's loads that the integer program is given
-# The search is bounded by nodes, not by seconds: on a busy machine a time limit would give other, worse packings.
-_MOST_NODES, _CLOSE = 400, 1e-6
-# Each edge of a balanced tree costs a search of all routes, so there is a bound on edges, not on trees.
-_MOST_EDGES, _POWER = 1024, 8
-_SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add; noise on prices, in units of the highest price
-
-
 def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[Column, ...]:
     """Return trees to add to the pool: with whole numbers of packs, more trees than the optimum's are useful.
 
@@ -382,11 +382,6 @@ def _solve_equal_packs(loads: Array, width: Array, most: Counts, packs: int) -> 
         options={"node_limit": _MOST_NODES, "mip_rel_gap": _CLOSE},
     )
     return None if found.x is None else found.x[:-1]
-
-
-_PER_EDGE_S = 1e-9  # makes fewer edges better where no latencies are known
-
-Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its edges, and their latencies
 
 
 def rooted_tree(

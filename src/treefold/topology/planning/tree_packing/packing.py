@@ -14,6 +14,8 @@ from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
 from treefold.topology.planning.tree_packing.network import Route
 
+_PACK = 0
+
 
 @dataclass(frozen=True, slots=True)
 class SpanningTree:
@@ -117,9 +119,6 @@ class TreePacking:
         # Rounded last: a difference of floats could be 0 although the fractions differ, and 0 means that optimality is
         # proved.
         return float(1 - self.algbw / self.certificate.bound)
-
-
-_PACK = 0
 
 
 def along(trees: Sequence[SpanningTree], words: str, notes: tuple[str, ...] = ()) -> Method:
