@@ -21,6 +21,7 @@ from treefold.execution.host import describe_machine
 from treefold.files import write_atomically
 from treefold.topology import Topology, known_names, known_topology, with_nvlinks
 from treefold.topology.discover import discover_topology
+from treefold.topology.known import LENDERS
 from treefold.topology.load import load_topology
 
 WORDS = {
@@ -51,8 +52,7 @@ _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _NAME = re.compile(r"[\w:.]+")
 
 _OUTPUT = "Output"
-#: The known machines that lend their NVLinks.
-_LENDERS = ("dgx1_p100", "p3_8xlarge", "dgx1_v100", "dgx2", "dgx_a100", "dgx_h100", "dgx_b200")
+
 
 #: What the option and the argument for a machine have in common.
 _MACHINE: dict[str, Any] = {
@@ -70,7 +70,7 @@ Nvlinks = Annotated[
     typer.Option(
         metavar="NAME",
         help="Add the NVLinks of a known machine, such as dgx_h100, to a file without any.",
-        autocompletion=words(*_LENDERS),
+        autocompletion=words(*LENDERS),
     ),
 ]
 Packs = Annotated[

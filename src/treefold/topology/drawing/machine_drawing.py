@@ -14,7 +14,7 @@ from treefold.topology.graph import Topology
 
 _THICKEST, _THINNEST, _MANY = 9.0, 1.4, 24
 _SAMPLES, _CHARACTER = 5, 6.2
-_LEGEND = 46.0
+_LEGEND, _MOST_ZOOM = 46.0, 1.3
 _SMALLEST, _LARGEST, _READABLE = 13.0, 30.0, 11.0  # letters in the boxes of devices, and as a phone shows them
 STYLE = (
     ".tf-link{stroke:var(--tf-rule);fill:none;stroke-linecap:round}"
@@ -25,16 +25,21 @@ STYLE = (
 )
 
 
-def draw_machine(topology: Topology) -> str:
-    """Return the machine as one SVG element, for light and dark paper, with its title and description."""
+def draw_machine(topology: Topology, *, description: str = "", widest: float = 0.0) -> str:
+    """Return the machine as one SVG element, for light and dark paper, with its title and description.
+
+    ``description``: by default its nodes and links in words. ``widest``: shown up to 1.3 times its size to be so wide.
+    """
     layout = lay_out(topology)
     parts = [element("style", STYLE), machine_marks(topology, layout), draw_legend(topology, layout.height)]
+    width = max(layout.width, 420.0)
     return drawing(
         parts,
-        width=max(layout.width, 420.0),
+        width=width,
         height=layout.height + _LEGEND,
         title=f"{machine_title(topology)}{but_missing(topology)}",
-        description=describe(topology),
+        description=description or describe(topology),
+        zoom=max(1.0, min(_MOST_ZOOM, widest / width)),
     )
 
 

@@ -14,24 +14,17 @@ from typing import Any
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
-from treefold.topology.drawing.machine_drawing import (
-    STYLE,
-    draw_legend,
-    fitted,
-    legend_in_words,
-    machine_marks,
-    machine_title,
-)
+from treefold.topology.drawing.machine_drawing import draw_machine, fitted, legend_in_words
 from treefold.topology.drawing.machine_layout import MachineLayout, lay_out
 from treefold.topology.drawing.packs import DrawnPack, PackGroup, group_packs
 from treefold.topology.drawing.page import for_screens
-from treefold.topology.drawing.svg import LIGHT, drawing, element
+from treefold.topology.drawing.svg import LIGHT
 from treefold.topology.drawing.timeline_drawing import draw_timeline, shown_links, time_axis
 from treefold.topology.drawing.tree_drawing import draw_trees, hosts_of, tone
 from treefold.topology.graph import Topology
 from treefold.topology.timeline import Activity, Timeline
 
-_WIDTH, _LEGEND, _LARGEST = 960.0, 46.0, 1.3
+_WIDTH = 960.0
 _MICRO, _FEW_ROWS, _FEW_PACKS = 1e6, 24, 8
 _HINT = (
     '<p class="hint">Filled dots: partial sums on their way to the root. Rings: results on their way back. '
@@ -51,10 +44,12 @@ def draw_player(topology: Topology, packs: Sequence[DrawnPack], movement: Moveme
     """
     layout, groups = lay_out(topology), group_packs(packs, hosts_of(topology))
     trees = for_screens(functools.partial(draw_trees, topology, packs), wide=_WIDTH)
+    words = "The machine, with the chunks of a plan on their way."
+    stage = draw_machine(topology, description=words, widest=_WIDTH)
     opened = " open" if len(shown_links(timeline)) <= _FEW_ROWS else ""
     parts = [
         f"<style>{_resource('player.css')}</style>",
-        f'<div class="stage">{fitted(_stage(topology, layout), width=layout.width)}</div>',
+        f'<div class="stage">{fitted(stage, width=layout.width)}</div>',
         f'<p class="hint narrow">{html.escape(legend_in_words(topology))}</p>',
         _controls(timeline),
         _packs(groups),
@@ -73,15 +68,6 @@ def draw_player(topology: Topology, packs: Sequence[DrawnPack], movement: Moveme
 
 def _resource(name: str) -> str:
     return importlib.resources.files("treefold.topology.drawing").joinpath(name).read_text(encoding="utf-8")
-
-
-def _stage(topology: Topology, layout: MachineLayout) -> str:
-    marks = [element("style", STYLE), machine_marks(topology, layout), draw_legend(topology, layout.height)]
-    title = machine_title(topology)
-    words = "The machine, with the chunks of a plan on their way."
-    width, height = layout.width, layout.height + _LEGEND
-    zoom = max(1.0, min(_LARGEST, _WIDTH / width))
-    return drawing(marks, width=width, height=height, title=title, description=words, zoom=zoom)
 
 
 def _controls(timeline: Timeline) -> str:

@@ -29,7 +29,8 @@ def draw_trees(topology: Topology, packs: Sequence[DrawnPack], *, width: float =
     marks, height = tree_marks(topology, packs, width=width)
     words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
     title = f"{counted(len(packs), 'tree')} on {topology.name or 'the machine'}"
-    return drawing([marks], width=width, height=height + _MARGIN, title=title, description=" ".join(words))
+    parts = [element("style", STYLE), marks]
+    return drawing(parts, width=width, height=height + _MARGIN, title=title, description=" ".join(words))
 
 
 def tree_marks(topology: Topology, packs: Sequence[DrawnPack], *, width: float, top: float = 0.0) -> tuple[str, float]:
@@ -141,23 +142,13 @@ def _edge(start: _Point, end: _Point, dot: float) -> str:
 
 def draw_bare_packing(packing: TreePacking) -> str:
     """Return the trees of a packing, one for those of one shape, as one SVG element; devices stand by their edges."""
-    edges = _edges(packing)
     packs = [DrawnPack(float(tree.share), tree.root, tree.pairs) for tree in packing.trees]
-    marks, height = tree_marks(edges, packs, width=_PAPER)
-    title = f"{counted(len(packs), 'tree')} on {counted(len(packing.devices), 'device')}"
-    parts = [element("style", STYLE), marks]
-    return drawing(
-        parts,
-        width=_PAPER,
-        height=height + _MARGIN,
-        title=title,
-        description=repr(packing),
-    )
+    return draw_trees(_edges(packing), packs)
 
 
 def _edges(packing: TreePacking) -> Topology:
     """Return the trees' edges as a machine: which nodes between devices are switches or hosts is not known."""
-    builder = TopologyBuilder()
+    builder = TopologyBuilder(counted(len(packing.devices), "device"))
     for device in packing.devices:
         builder.device(device)
     for one, other in sorted({(min(pair), max(pair)) for tree in packing.trees for pair in tree.pairs}):
