@@ -1,4 +1,4 @@
-"""What the planning commands print: a machine, a plan and its proof, predictions; in words and as JSON."""
+"""What the planning commands predict and print: a machine, a plan and its proof, times beside published ones."""
 
 from __future__ import annotations
 
