@@ -106,6 +106,31 @@ class TestLayOut:
                 assert wire[0] == (layout.boxes[nic].x, layout.boxes[nic].bottom)
                 assert wire[-1] == (rail.x, rail.top)
 
+    def test_stands_a_spine_below_its_leaves(self):
+        """Switches that no NIC is joined to stand under those that they join, also where there is one host."""
+        builder = TopologyBuilder("spine").switch("leaf0").switch("leaf1").switch("spine")
+        for number in range(2):
+            nic = f"nic {number}"
+            builder.device(f"gpu:{number}").nic(nic).link(f"gpu:{number}", nic, gb_per_s=25)
+            builder.link(nic, f"leaf{number}", gb_per_s=25).link(f"leaf{number}", "spine", gb_per_s=25)
+        apart = lay_out(builder.build())
+        joined = lay_out(builder.link("gpu:0", "gpu:1", gb_per_s=50).build())
+        assert (len(apart.frames), len(joined.frames)) == (2, 0)
+        for layout in (apart, joined):
+            boxes = layout.boxes
+            assert boxes["nic 0"].bottom < boxes["leaf0"].top == boxes["leaf1"].top
+            assert boxes["leaf0"].bottom < boxes["spine"].top
+            assert not [pair for pair in itertools.combinations(boxes.values(), 2) if overlap(*pair)]
+
+    def test_stands_what_joins_hosts_above_them(self):
+        """A switch between sockets is no switch of one of them."""
+        builder = TopologyBuilder("sockets").switch("between sockets").host("cpu0").host("cpu1")
+        for number in range(2):
+            builder.device(f"gpu:{number}").link(f"gpu:{number}", f"cpu{number}", gb_per_s=12)
+            builder.link(f"cpu{number}", "between sockets", gb_per_s=10)
+        boxes = lay_out(builder.build()).boxes
+        assert boxes["between sockets"].bottom < boxes["cpu0"].top == boxes["cpu1"].top
+
     @pytest.mark.parametrize("name", [*NAMES, "3x8_a100", "16x8_h100", "line:16", "line:64", "ring:40", "mesh:32"])
     def test_is_no_wider_than_a_screen(self, name):
         """On a page of 1280 pixels all of it is seen at once, its words of 11 pixels at 9 or more."""
