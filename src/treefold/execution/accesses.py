@@ -13,7 +13,7 @@ _start_of = operator.attrgetter("start")
 
 
 @dataclass(slots=True)
-class _Span:
+class _Accessed:
     """Elements from ``start`` up to the next part: the last writer (-1: none) and the readers since then."""
 
     start: int
@@ -31,7 +31,7 @@ class Accesses:
 
     def __init__(self) -> None:
         """Start with a buffer that no operation has accessed."""
-        self._parts = [_Span(0)]
+        self._parts = [_Accessed(0)]
 
     def read(self, start: int, stop: int, by: int) -> set[int]:
         """Note a read, and return the writers that must be done before it (read after write)."""
@@ -50,7 +50,7 @@ class Accesses:
         parts = self._parts[written]
         found = {part.writer for part in parts if part.writer >= 0}.union(*(part.readers for part in parts))
         # One part takes the place of all: whoever comes later waits for this write, which has waited for the others.
-        self._parts[written] = [_Span(start, by)]
+        self._parts[written] = [_Accessed(start, by)]
         return found - {by}
 
     def _between(self, start: int, stop: int) -> slice:
@@ -65,7 +65,7 @@ class Accesses:
         part = self._parts[index]
         if part.start != position:
             # The readers are copied: from now on each half has its own.
-            self._parts.insert(index + 1, _Span(position, part.writer, set(part.readers)))
+            self._parts.insert(index + 1, _Accessed(position, part.writer, set(part.readers)))
 
 
 def dependencies(operations: Iterable[tuple[Sequence[Range], Range | None]], num_buffers: int) -> list[set[int]]:

@@ -29,7 +29,7 @@ from treefold.ops.planning import PlanRequest, ReductionTerms, Router, make_plan
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan
-from treefold.planners import PlanBuilder
+from treefold.planners import PlanBuilder, add_star
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import Bare, DistributedValues, Mirrored, PerReplica, T, Weights
 
@@ -260,9 +260,9 @@ class CrossDeviceOps(abc.ABC):
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:
         """Return how values are packed."""
 
-    @abc.abstractmethod
-    def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:
+    def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:  # noqa: ARG002
         """Plan pack number ``index`` of values whose destinations are their devices."""
+        add_star(builder, pack, self._root(builder.work[pack.fragments[0].leaf].destinations))
 
     def _router(self, request: PlanRequest) -> Router:
         """Return how the values of a request travel."""

@@ -17,7 +17,7 @@ from treefold.ops.base import CrossDeviceOps
 from treefold.ops.planning import MachineTrees, PlanRequest, Router
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
-from treefold.planners import PlanBuilder, add_one_shot, add_star, add_two_level
+from treefold.planners import PlanBuilder, add_one_shot, add_two_level
 from treefold.reduce_op import ReduceOp
 
 
@@ -62,9 +62,6 @@ class ReductionToOneDevice(CrossDeviceOps):
             who = "accumulation_fn, which takes whole arrays"
             raise ArgumentError.not_honoured(who, bytes_per_pack=options.bytes_per_pack)
         return PackingPolicy(bytes_per_pack=options.bytes_per_pack)
-
-    def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:  # noqa: ARG002
-        add_star(builder, pack, self._root(builder.work[pack.fragments[0].leaf].destinations))
 
     def _fold(self, op: ReduceOp, weights: tuple[int, ...] | None) -> Fold:
         if weights is not None and self._accumulation_fn is not None:
@@ -145,7 +142,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         if self._all_reduce_alg == "hierarchical_copy":
             add_two_level(builder, pack, index)
         else:
-            add_star(builder, pack, builder.work[pack.fragments[0].leaf].destinations[0])
+            super()._add_pack(builder, pack, index)
 
     def _asked_executor(self) -> Executor | None:
         return NCCL if self._all_reduce_alg == "nccl" else None
