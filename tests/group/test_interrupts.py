@@ -12,6 +12,7 @@ from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
 from treefold.group import collectives
+from treefold.group.reductions import Reductions
 from treefold.group.transport import link
 
 
@@ -79,7 +80,7 @@ class Halves:
     """Makes a call of two parts."""
 
     def __init__(self, group):
-        self._link, self._reductions = group._link, group.reductions_with("exact")
+        self._link, self._reductions = group.link, Reductions(group.link)
 
     @link.one_call
     def all_reduce(self, value, between):

@@ -214,20 +214,6 @@ class Group:
         """
         return self._reductions.plan(value, op)
 
-    def reductions_with(self, accumulate: str) -> Reductions:
-        """Return the all-reduces of this group in another accumulation: for ops objects.
-
-        :meta private:
-        """
-        return Reductions(self._link, accumulate)
-
-    def gathered(self, value: Any, axis: int, destinations: str) -> Any:
-        """Return what ``all_gather`` does, for destinations in which ranks must agree: for ops objects.
-
-        :meta private:
-        """
-        return self._collectives.gather(value, axis, None, destinations)
-
     @property
     def link(self) -> GroupLink:
         """What joins the ranks: for ops objects, whose calls are this group's.

@@ -11,6 +11,8 @@ from treefold.calls.entry import as_distributed, check_devices
 from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
+from treefold.group.collectives import Collectives
+from treefold.group.reductions import Reductions
 from treefold.group.transport.link import one_call
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
@@ -23,8 +25,8 @@ class GroupedOps:
     def __init__(self, group: object, accumulate: str) -> None:
         """Take a group, or connect the ranks of a ProcessGroup or communicator, for as long as this object lives."""
         self.group = group if isinstance(group, Group) else connect(group)
-        self._reductions = self.group.reductions_with(accumulate)
         self._link = self.group.link
+        self._reductions, self._collectives = Reductions(self._link, accumulate), Collectives(self._link)
 
     @one_call
     def reduce(
@@ -59,7 +61,7 @@ class GroupedOps:
         """
         given = as_distributed(value, "per_replica_value")
         ends = self._ends([asked], [given])
-        result = self.group.gathered(given, axis, ends.words)
+        result = self._collectives.gather(given, axis, None, ends.words)
         return Mirrored.made(_on_all(result, ends.own[0], (), is_taken=False), ends.own[0], None)
 
     def plan(self, values: Sequence[Any]) -> Plan:
