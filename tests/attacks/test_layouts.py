@@ -11,7 +11,6 @@ from averages import array_of, average, mean_of, rebuilt
 from layouts import INDEX, KINDS, NESTED, TRAP, damaged_layout, read_layout, whole
 from safetensors.torch import load_file
 
-from treefold.averaging.run import Request
 from treefold.testing import assert_same_bits
 
 FULL = 100_000
@@ -38,7 +37,7 @@ class TestDamagedLayouts:
     def test_were_whole(self, kind, tmp_path):
         paths = [place(whole(kind, replica), kind, tmp_path / str(replica)) for replica in range(2)]
         key = KEYS[kind][0]
-        assert average(paths, tmp_path / "mean.safetensors", Request(key=key))
+        assert average(paths, tmp_path / "mean.safetensors", key)
         assert (load_file(tmp_path / "mean.safetensors")["weight"] == 1.5).all()
         assert check([whole(kind, replica) for replica in range(2)], kind, key, tmp_path / "mean.safetensors")
 
@@ -55,7 +54,7 @@ def strike(number, folder):
     if kind == "index" and random.random() < 0.5:
         paths = [path / INDEX for path in paths]
     output = folder / "mean.safetensors"
-    is_averaged = average(paths, output, Request(key=key))
+    is_averaged = average(paths, output, key)
     left = {path.name for path in folder.iterdir()} - {"0", "1"}
     assert left == ({output.name} if is_averaged else set())
     if not is_averaged:

@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
-from treefold.averaging.run import Request, Run
+from treefold.averaging import average_checkpoints
 from treefold.cli import main
 from treefold.errors import CheckpointError
 
@@ -290,8 +290,7 @@ class TestIndexes:
         for path in sorted(shards.iterdir()):
             path.rename(tmp_path / "blobs" / path.name)
             path.symlink_to(Path("..") / "blobs" / path.name)
-        with Run([shards], tmp_path / "mean.safetensors", Request()) as run:
-            run.write()
+        average_checkpoints([shards], tmp_path / "mean.safetensors")
         assert sorted(load_file(tmp_path / "mean.safetensors")) == ["u", "v"]
 
 
@@ -384,8 +383,8 @@ CHANGES = {
 
 class TestDistributedCheckpoints:
     def test_of_two_pieces_are_averaged(self, pieces, tmp_path):
-        with Run([pieces(lambda _: None)], tmp_path / "mean.npz", Request()) as run:
-            run.write()
+        """What is changed below is whole before."""
+        average_checkpoints([pieces(lambda _: None)], tmp_path / "mean.npz")
         assert np.load(tmp_path / "mean.npz")["w"].tolist() == [0, 1, 2, 3] * 2
 
     @pytest.mark.parametrize("change", CHANGES)
@@ -455,9 +454,8 @@ class TestReplacedInputs:
         path = save(tmp_path / name, 1)
         save(tmp_path / f"other{path.suffix}", 9)
         inner = "model.safetensors" if path.is_dir() else ""
-        with Run([path], tmp_path / "mean.npz", Request()) as run:
-            (tmp_path / f"other{path.suffix}" / inner).replace(path / inner)
-            run.write()
+        replacement = tmp_path / f"other{path.suffix}" / inner
+        average_checkpoints([path], tmp_path / "mean.npz", on_start=lambda _: replacement.replace(path / inner))
         assert np.load(tmp_path / "mean.npz")["w"].tolist() == [1.0] * 3
 
 
@@ -521,8 +519,7 @@ class TestRuns:
         killed.wait()
         assert len(drafts(tmp_path)) == 1
         for name, left in ((f"another-{output}", 1), (output, 0)):
-            with Run([source], tmp_path / name, Request()) as run:
-                run.write()
+            average_checkpoints([source], tmp_path / name)
             assert len(drafts(tmp_path)) == left
 
     @pytest.mark.parametrize("output", OUTPUTS)
@@ -530,8 +527,8 @@ class TestRuns:
         source = save(tmp_path / "model", 1)
         first = in_the_middle(source, output)
         sentence = r"^Another run is writing to --output '.*'\. Wait for it, or name another output\.$"
-        with Run([source], tmp_path / output, Request()) as second, pytest.raises(CheckpointError, match=sentence):
-            second.write()
+        with pytest.raises(CheckpointError, match=sentence):
+            average_checkpoints([source], tmp_path / output)
         assert len(drafts(tmp_path)) == 1
         first.communicate("go on\n")
         assert first.returncode == 0

@@ -18,9 +18,8 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
+from treefold.averaging import average_checkpoints
 from treefold.averaging.arithmetic import Op, nearest_whole
-from treefold.averaging.run import Request, Run
-from treefold.averaging.selection import Choice
 from treefold.averaging.writers import MOST_BLOCK_BYTES
 from treefold.testing import rounded
 
@@ -32,8 +31,7 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint64")
 
 def averaged(paths, output, op=Op.MEAN, weights=None):
     """Average files and return the arrays of the output by name."""
-    with Run(paths, Path(output), Request(op, weights, choice=Choice(integers="mean"))) as run:
-        run.write()
+    average_checkpoints(paths, output, op=op, weights=weights, integers="mean")
     return dict(np.load(output)) if str(output).endswith(".npz") else load_file(output)
 
 
@@ -107,8 +105,7 @@ class TestCommand:
         tensors = [torch.full((2, 3), 3.0**r, dtype=torch.bfloat16) for r in range(2)]
         save_torch({"w": tensors[0]}, tmp_path / "a.safetensors")
         torch.save({"w": tensors[1].T.contiguous().T}, tmp_path / "b.pt")
-        with Run([tmp_path / "a.safetensors", tmp_path / "b.pt"], tmp_path / "m.safetensors", Request()) as run:
-            run.write(lambda _: None)
+        average_checkpoints([tmp_path / "a.safetensors", tmp_path / "b.pt"], tmp_path / "m.safetensors")
         mean = load_torch(tmp_path / "m.safetensors")["w"]
         assert torch.equal(mean, torch.full((2, 3), 2.0, dtype=torch.bfloat16))
 
@@ -264,8 +261,7 @@ class TestNumbers:
             for replica, path in enumerate(paths):
                 save_torch({n: as_torch(d, s, c[replica]) for n, (d, s, c) in tensors.items()}, path)
             output = Path(folder) / "mean.safetensors"
-            with Run(paths, output, Request(op, weights, choice=Choice(integers="mean"))) as run:
-                run.write(lambda _: None)
+            average_checkpoints(paths, output, op=op, weights=weights, integers="mean")
             found = load_torch(output)
         shares = [fractions.Fraction(w, sum(weights)) for w in weights] if weights else None
         if shares is None:
@@ -306,10 +302,7 @@ class TestNumbers:
         tensors = {"on": torch.tensor([True, False]), "f8": torch.tensor([1.5, -2.0]).to(torch.float8_e4m3fn)}
         for name in "ab":
             save_torch(tensors, tmp_path / f"{name}.safetensors")
-        with Run(
-            [tmp_path / "a.safetensors", tmp_path / "b.safetensors"], tmp_path / "m.safetensors", Request()
-        ) as run:
-            run.write(lambda _: None)
+        average_checkpoints([tmp_path / "a.safetensors", tmp_path / "b.safetensors"], tmp_path / "m.safetensors")
         mean = load_torch(tmp_path / "m.safetensors")
         assert torch.equal(mean["on"], tensors["on"])
         assert torch.equal(mean["f8"].view(torch.uint8), tensors["f8"].view(torch.uint8))

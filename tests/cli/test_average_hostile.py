@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from treefold.averaging.run import Request, Run
+from treefold.averaging import average_checkpoints
 
 MIB = 1 << 20
 #: A few blocks of 4 MiB.
@@ -47,8 +47,7 @@ def peak_of(paths, output):
     """Average files and return the most bytes that were held at once."""
     tracemalloc.start()
     try:
-        with Run([Path(path) for path in paths], output, Request()) as run:
-            run.write(lambda _: None)
+        average_checkpoints(paths, output)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

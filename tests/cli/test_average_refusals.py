@@ -14,8 +14,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from treefold.averaging import writers
-from treefold.averaging.run import Request, Run
+from treefold.averaging import average_checkpoints, writers
 from treefold.errors import CheckpointError
 
 
@@ -132,10 +131,12 @@ class TestLyingFiles:
 
     def test_that_become_shorter_are_refused(self, pair, tmp_path):
         """A file that shrinks after its header was read ends within a tensor."""
-        with Run(pair, tmp_path / "mean.safetensors", Request()) as run:
+
+        def cut(_):
             os.truncate(pair[1], pair[1].stat().st_size - 1)
-            with pytest.raises(CheckpointError, match=r"1\.safetensors' ends within the tensor 'w'\. Copy it again\. "):
-                run.write(lambda _: None)
+
+        with pytest.raises(CheckpointError, match=r"1\.safetensors' ends within the tensor 'w'\. Copy it again\. "):
+            average_checkpoints(pair, tmp_path / "mean.safetensors", on_start=cut)
         assert sorted(tmp_path.iterdir()) == pair
 
     def test_of_npz_are_refused(self, refused, tmp_path):
@@ -301,8 +302,8 @@ class TestInterruptions:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(writers, "combine", interrupt)
-        with Run(pair, tmp_path / output, Request()) as run, pytest.raises(KeyboardInterrupt):
-            run.write(lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            average_checkpoints(pair, tmp_path / output)
         assert sorted(tmp_path.iterdir()) == sorted([*pair, tmp_path / output])
         assert (tmp_path / output).read_bytes() == b"older"
 
@@ -358,14 +359,12 @@ class TestMemory:
             write_safetensors(path, {"w": entry(0, nbytes, "F32", (nbytes // 4,))})
             os.truncate(path, path.stat().st_size + nbytes)
         code = """
-import pathlib, resource, sys
-from treefold.averaging.run import Request, Run
+import resource, sys
+from treefold.averaging import average_checkpoints
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 if sys.platform != "darwin" else 1024)
 before = peak()
-paths = [pathlib.Path(f"{replica}.safetensors") for replica in range(4)]
-with Run(paths, pathlib.Path("mean.safetensors"), Request()) as run:
-    run.write(lambda _: None)
+average_checkpoints([f"{replica}.safetensors" for replica in range(4)], "mean.safetensors")
 print(peak() - before)
 """
         command = [sys.executable, "-c", code]

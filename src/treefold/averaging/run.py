@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Self
 
-from treefold.averaging.arithmetic import Op, check_meaning, make_combination
+from treefold.averaging.arithmetic import Combination, Op, check_meaning, make_combination
 from treefold.averaging.inputs import Layout, Reader, by_number, check_adapters, checkpoints_in, differing_keys
 from treefold.averaging.selection import Agreement, Choice, Difference, agree, check_choice, explain, prepare
 from treefold.averaging.tensors import Checkpoint
@@ -39,20 +38,6 @@ CONFIG_WARNING = (
 StrPath = str | PathLike[str]
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of a run. ``weights``: text as on the command line, or numbers; None: all alike."""
-
-    op: Op = Op.MEAN
-    weights: str | Sequence[object] | None = None
-    decay: str | None = None
-    last: int | None = None
-    base: Path | None = None
-    key: str | None = None
-    choice: Choice = Choice()  # noqa: RUF009 - it is frozen
-    max_shard_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,42 +80,34 @@ class Summary:
     warnings: list[str]
 
 
-class Run:
-    """The inputs of a run, open and compared while the ``with`` block lasts.
+class _Run:
+    """The inputs of a run, open and compared until ``close``. ``agreement``: what they make together."""
 
-    ``agreement``: what they make together. ``nbytes``: to be read.
-
-    Raises:
-        CheckpointError: an input cannot be read or is refused, or the output cannot be written.
-
-    """
-
-    def __init__(self, inputs: Sequence[str | Path], output: Path, request: Request) -> None:
+    def __init__(
+        self,
+        paths: list[Path],
+        output: Path,
+        *,
+        combination: Combination,
+        choice: Choice,
+        key: str | None,
+        most_bytes: int | None,
+    ) -> None:
         """Open all inputs."""
-        paths = expand(inputs, request.last)
-        has_base = request.base is not None
-        combination = make_combination(
-            request.op, request.weights, len(paths) + has_base, decay=request.decay, has_base=has_base
-        )
-        if request.choice.is_partial and request.op is not Op.MEAN:
-            raise AverageOptionError.goes_with("--partial", "--op mean")
-        if request.choice.is_partial and has_base:
-            raise AverageOptionError.goes_with("--partial", "inputs without --base")
-        self._request, self._combination = request, combination
-        self.output = output
-        self.paths = [request.base, *paths] if request.base is not None else paths
+        self.paths, self.output = paths, output
+        self._combination, self._choice, self._most_bytes = combination, choice, most_bytes
         self._check_apart()
         with contextlib.ExitStack() as opened, _uncollected():
-            reader = Reader(_scratch_of(output), request.key)
+            reader = Reader(_scratch_of(output), key)
             opened.callback(reader.close)
             read = [reader.read(path) for path in self.paths]
             self._is_folder = self._decide_folder(*read[0])
             self._check_output(reader)
             check_adapters([checkpoint for checkpoint, _ in read])
-            self._checkpoints = [prepare(checkpoint, request.choice) for checkpoint, _ in read]
+            self._checkpoints = [prepare(checkpoint, choice) for checkpoint, _ in read]
             keeps_ties = output.suffix != ".npz"
-            self.agreement: Agreement = agree(self._checkpoints, combination, request.choice, keeps_ties=keeps_ties)
-            check_choice(request.choice, self.agreement)
+            self.agreement: Agreement = agree(self._checkpoints, combination, choice, keeps_ties=keeps_ties)
+            check_choice(choice, self.agreement)
             layout = read[0][1]
             self.target = self._make_target(reader, layout)
             self._left = layout.left if layout is not None and self._is_folder else ()
@@ -139,35 +116,12 @@ class Run:
                     check_meaning(one.name, one.spec, combination)
                     check_meaning(one.name, one.work, combination)
                 check_target(self.target)
-            self._opened = opened.pop_all()
-        self.nbytes = sum(len(one.tensors) * one.work.nbytes for one in self.agreement.outputs)
+            self.close = opened.pop_all().close
 
-    def __enter__(self) -> Self:
-        """Return the run itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close all files."""
-        self._opened.close()
-
-    def check(self) -> None:
-        """Refuse inputs that disagree.
-
-        Raises:
-            CheckpointError: with the remedy where there is one.
-
-        """
+    def write(self, on_bytes: Callable[[int], None]) -> None:
+        """Write the output, whole or not at all."""
         if self.agreement.differences:
             raise explain(self.agreement.differences, self._checkpoints)
-
-    def write(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        """Write the output, whole or not at all. ``on_bytes`` is told how many bytes were read.
-
-        Raises:
-            CheckpointError: the inputs disagree, a file ends too early, or writing fails.
-
-        """
-        self.check()
         try:
             with made_parents(self.output):
                 if not clear_drafts(self.output):
@@ -212,7 +166,7 @@ class Run:
         is_folder = layout is not None or first.path.is_dir()
         if not is_file and not is_folder:
             raise CheckpointError.suffix(self.output, OUTPUT_ENDINGS)
-        if is_file and self._request.max_shard_bytes is not None:
+        if is_file and self._most_bytes is not None:
             raise AverageOptionError.goes_with("--max-shard-size", "an output that is a folder")
         return not is_file
 
@@ -260,12 +214,12 @@ class Run:
             key: text for key, text in first.metadata.items() if all(o.metadata.get(key) == text for o in others)
         }
         shards = plan_shards(
-            self.agreement.outputs, first, layout, is_folder=self._is_folder, most_bytes=self._request.max_shard_bytes
+            self.agreement.outputs, first, layout, is_folder=self._is_folder, most_bytes=self._most_bytes
         )
         mode = NEW_FILE_MODE
         for file in reader.files:
             mode &= file.mode
-        dtype = self._request.choice.dtype
+        dtype = self._choice.dtype
         is_copied = self._is_folder and layout is not None
         return Target(
             self.output,
@@ -308,7 +262,7 @@ def _scratch_of(output: Path) -> Path:
     return folder
 
 
-def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
+def _expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
     """Return inputs with patterns replaced by what they match, and of all of them the last ``last`` by their numbers.
 
     A folder alone stands for the checkpoints in it, if only the last ones are taken.
@@ -400,19 +354,20 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         raise AverageOptionError.value("--dtype", dtype, "float16, bfloat16, float32 or float64")
     if integers not in {None, "mean", "first"}:
         raise AverageOptionError.value("--integers", integers, "mean or first")
-    request = Request(
-        op=Op(op),
-        weights=weights,
-        decay=decay,
-        last=last,
-        base=None if base is None else Path(base),
-        key=key,
-        choice=Choice(_row(strip_prefix), _row(only), _row(skip), dtype, partial, integers),
-        max_shard_bytes=None if max_shard_size is None else _read_size(max_shard_size),
-    )
-    with Run([Path(path) for path in inputs], Path(output), request) as run:
+    choice = Choice(_row(strip_prefix), _row(only), _row(skip), dtype, partial, integers)
+    most_bytes = None if max_shard_size is None else _read_size(max_shard_size)
+    paths = _expand([Path(path) for path in inputs], last)
+    bases = [] if base is None else [Path(base)]
+    count = len(bases) + len(paths)
+    combination = make_combination(Op(op), weights, count, decay=decay, has_base=bool(bases))
+    if partial and combination.op is not Op.MEAN:
+        raise AverageOptionError.goes_with("--partial", "--op mean")
+    if partial and bases:
+        raise AverageOptionError.goes_with("--partial", "inputs without --base")
+    run = _Run([*bases, *paths], Path(output), combination=combination, choice=choice, key=key, most_bytes=most_bytes)
+    with contextlib.closing(run):
         if on_start is not None:
-            on_start(run.nbytes)
+            on_start(sum(len(one.tensors) * one.work.nbytes for one in run.agreement.outputs))
         if not dry_run:
             run.write(on_bytes)
         return run.summary()
