@@ -37,7 +37,7 @@ class Record(NamedTuple):
     nbytes: int
 
 
-class _Entry(NamedTuple):
+class _DirectoryEntry(NamedTuple):
     """A record as the directory has it."""
 
     name: bytes
@@ -108,7 +108,7 @@ def _find_directory(file: OpenFile, start: int, stop: int) -> tuple[int, int, in
     return directory, count, length
 
 
-def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_Entry]:
+def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_DirectoryEntry]:
     at, size, found = 0, struct.calcsize(_ENTRY_FORMAT), 0
     while at < len(directory):
         fields = struct.unpack_from(_ENTRY_FORMAT, directory, at)
@@ -121,7 +121,7 @@ def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_Entry]:
             raise CheckpointError.damaged(file.path, "lengths")
         nbytes, packed, header = _wide(file, extra, (nbytes, packed, header))
         is_packed = method != _STORED or bool(flags & _ENCRYPTED) or packed != nbytes
-        yield _Entry(name, nbytes, header, is_packed)
+        yield _DirectoryEntry(name, nbytes, header, is_packed)
         at += size + name_length + extra_length + comment_length
         found += 1
     if found != count or at != len(directory):
@@ -146,7 +146,7 @@ def _wide(file: OpenFile, extra: bytes, numbers: tuple[int, ...]) -> list[int]:
     return wide
 
 
-def _check_local(file: OpenFile, start: int, entry: _Entry) -> int:
+def _check_local(file: OpenFile, start: int, entry: _DirectoryEntry) -> int:
     """Compare what stands before a record with the directory, and return where its bytes begin."""
     size = struct.calcsize(_LOCAL_FORMAT)
     header = file.read(start + entry.header, size + len(entry.name))

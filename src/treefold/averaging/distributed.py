@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from treefold.averaging.pickles import Call, Name, read_pickle
+from treefold.averaging.pickles import Name, PickledCall, read_pickle
 from treefold.averaging.tensors import Bytes, Cell, Checkpoint, Contents, OpenFile, Spec, Tensor, gathered, reading
 from treefold.averaging.torch_files import MODELS, OF_A_RUN, TOP, lengths_of, read_single_tensor
 from treefold.dtypes import DTYPES
@@ -37,7 +37,7 @@ _UNSAFE = re.compile(r"[/\\:\x00]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Pieces:
+class _GriddedTensor:
     """A tensor whose cells follow each other in memory, or must be put together."""
 
     spec: Spec
@@ -145,13 +145,13 @@ def read_distributed(
             _check_grid(folder, name, spec, cells)
             cells.sort(key=lambda cell: cell.offsets)
             is_one = len(cells) == 1 and cells[0].tensor.spec == spec
-            checkpoint.tensors[name] = cells[0].tensor if is_one else _Pieces(spec, name, tuple(cells), scratch)
+            checkpoint.tensors[name] = cells[0].tensor if is_one else _GriddedTensor(spec, name, tuple(cells), scratch)
     return checkpoint
 
 
 def _fields(value: Any, *classes: Name) -> dict[str, Any]:
     """Return the fields of an object of one of these classes."""
-    if not isinstance(value, Call) or value.function not in classes or not isinstance(value.state, dict):
+    if not isinstance(value, PickledCall) or value.function not in classes or not isinstance(value.state, dict):
         raise TypeError("its metadata holds something else than PyTorch writes")
     return value.state
 
@@ -174,7 +174,7 @@ def _names_of(
     for entry, value in entries.items():
         if not isinstance(entry, str):
             raise TypeError
-        if not (isinstance(value, Call) and value.function == _BYTES):
+        if not (isinstance(value, PickledCall) and value.function == _BYTES):
             path = paths.get(entry) if isinstance(paths, dict) else None
             found[entry] = tuple(map(str, path)) if isinstance(path, tuple) and path else (entry,)
     root = _root_of(list(found.values())) if key is None else () if key == TOP else _split(key, found.values())

@@ -105,7 +105,7 @@ class Reader:
         self._scratch, self._key = scratch, key
         self._limits = contextlib.ExitStack()
 
-    def read(self, path: Path) -> tuple[Checkpoint, Layout | None]:
+    def read(self, path: Path) -> tuple[Checkpoint, ModelFiles | None]:
         """Read what an input holds, and its layout if that is of several files.
 
         Raises:
@@ -152,7 +152,7 @@ class Reader:
             return checkpoint
         return read_torch(file, key=self._key)
 
-    def _read_folder(self, path: Path) -> tuple[Checkpoint, Layout | None]:
+    def _read_folder(self, path: Path) -> tuple[Checkpoint, ModelFiles | None]:
         names = {entry.name for entry in path.iterdir()}
         if METADATA in names:
             return read_distributed(path, self._scratch, self._open, key=self._key), None
@@ -163,7 +163,7 @@ class Reader:
             raise
         return self._read_layout(path, layout)
 
-    def _read_layout(self, path: Path, layout: Layout) -> tuple[Checkpoint, Layout]:
+    def _read_layout(self, path: Path, layout: ModelFiles) -> tuple[Checkpoint, ModelFiles]:
         whole = Checkpoint(path, "shards", config=layout.config)
         for number, shard in enumerate(layout.shards):
             part = self._read_file(layout.folder / shard)
@@ -208,7 +208,7 @@ def _with_stored_ties(checkpoint: Checkpoint) -> Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ModelFiles:
     """The files of one model.
 
     ``shards``: the files with the names that the index gives them, in its order. ``index``: tensor → name of its shard;
@@ -224,7 +224,7 @@ class Layout:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_layout(path: Path) -> Layout:
+def find_layout(path: Path) -> ModelFiles:
     """Return the files of the model in a folder, or of an index.
 
     Raises:
@@ -242,7 +242,7 @@ def find_layout(path: Path) -> Layout:
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.name not in read)
     small = tuple(entry.name for entry in entries if _is_small(entry))
     left = tuple(entry.name + "/" * entry.is_dir() for entry in entries if entry.name not in small)
-    return Layout(folder, shards, mapping, index, small, left, read_config(folder))
+    return ModelFiles(folder, shards, mapping, index, small, left, read_config(folder))
 
 
 def _choose(folder: Path, names: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:

@@ -55,14 +55,14 @@ def read_npz(file: OpenFile, scratch: Path) -> Checkpoint:
     return checkpoint
 
 
-def _read_entry(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, _Entry]:
+def _read_entry(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, _StoredArray]:
     if not info.filename.endswith(_SUFFIX):
         raise CheckpointError.damaged(path, "member", info.filename)
     name = info.filename.removesuffix(_SUFFIX)
     if info.compress_type not in _METHODS:
         raise CheckpointError.damaged(path, "packing", name, info.compress_type)
     with archive.open(info) as member:
-        entry = _Entry(info, *_read_header(path, member))
+        entry = _StoredArray(info, *_read_header(path, member))
         start = member.tell()
     if not all(0 <= length <= _MOST_LENGTH for length in entry.shape):
         raise CheckpointError.damaged(path, "shape", name, entry.shape)
@@ -87,7 +87,7 @@ class _PackedArray:
 
     spec: Spec
     name: str
-    entry: _Entry
+    entry: _StoredArray
     archive: zipfile.ZipFile
     path: Path
     scratch: Path
@@ -109,7 +109,7 @@ class _PackedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _StoredArray:
     """Where an array is, and how it is stored."""
 
     info: zipfile.ZipInfo

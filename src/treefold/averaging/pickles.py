@@ -1,6 +1,6 @@
 """Pickles, read as data: no name is looked up, nothing is called, no object of a class is built.
 
-A call that a pickle asks for becomes a ``Call`` with its arguments, and a name that it looks up a ``Name``.
+A call that a pickle asks for becomes a ``PickledCall`` with its arguments, and a name that it looks up a ``Name``.
 Python's own unpickler, even one that finds no class, gives a few bytes any amount of memory; here memory is bounded by
 the bytes of the pickle.
 """
@@ -25,7 +25,7 @@ class Name:
         return f"{self.module}.{self.name}"
 
 
-class Call:
+class PickledCall:
     """An object that a pickle would build: what it calls, with which arguments, its state, and what it is given."""
 
     __slots__ = ("arguments", "function", "items", "state")
@@ -63,10 +63,10 @@ def read_pickle(data: bytes) -> Any:
         Exception: whatever bytes that are no pickle raise, most often ValueError, IndexError or struct.error.
 
     """
-    return _Machine(data).run()
+    return _PickleMachine(data).run()
 
 
-class _Machine:
+class _PickleMachine:
     """The stack machine of pickles, as far as state dicts and checkpoints need it."""
 
     def __init__(self, data: bytes) -> None:
@@ -155,7 +155,7 @@ class _Machine:
     def extend(self, count: int | None) -> None:
         items = self.popped(count)
         target = self.stack[-1]
-        if not isinstance(target, list | Call):
+        if not isinstance(target, list | PickledCall):
             raise TypeError
         target.extend(items)
 
@@ -169,7 +169,7 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, dict):
             target.update(_dict_of(items))
-        elif isinstance(target, Call):
+        elif isinstance(target, PickledCall):
             target.extend(items)
         else:
             raise TypeError
@@ -201,7 +201,7 @@ class _Machine:
     def build(self) -> None:
         [state] = self.popped(1)
         target = self.stack[-1]
-        if isinstance(target, Call):
+        if isinstance(target, PickledCall):
             target.state = state
         elif not isinstance(target, dict):  # an OrderedDict has attributes, such as _metadata, which is left out
             raise TypeError
@@ -232,7 +232,7 @@ def _named(items: list[Any]) -> Name:
 
 def _called(items: list[Any]) -> Any:
     function, arguments, *keywords = items
-    return {} if function == _ORDERED and arguments == () and not keywords else Call(function, arguments)
+    return {} if function == _ORDERED and arguments == () and not keywords else PickledCall(function, arguments)
 
 
 def _persistent(items: list[Any]) -> Persistent:
@@ -240,7 +240,7 @@ def _persistent(items: list[Any]) -> Persistent:
 
 
 _1, _2, _4, _8, _SIGNED, _FLOAT = map(struct.Struct, ("<B", "<H", "<I", "<Q", "<i", ">d"))
-_M = _Machine
+_M = _PickleMachine
 #: What each opcode does, and its operands. A number of values is how many come off the stack; None: up to the mark.
 _TABLE: dict[bytes, tuple[Any, ...]] = {
     b"\x80": (_M.take, 1), b"\x95": (_M.take, 8),

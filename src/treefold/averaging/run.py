@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 
 from treefold.averaging.arithmetic import Combination, Op, check_meaning, make_combination
-from treefold.averaging.inputs import Layout, Reader, by_number, check_adapters, checkpoints_in, differing_keys
-from treefold.averaging.selection import Agreement, Choice, Difference, agree, check_choice, explain, prepare
+from treefold.averaging.inputs import ModelFiles, Reader, by_number, check_adapters, checkpoints_in, differing_keys
+from treefold.averaging.selection import Difference, Selection, TensorChoice, agree, check_choice, explain, prepare
 from treefold.averaging.tensors import Checkpoint
 from treefold.averaging.writers import OUTPUT_ENDINGS, Target, average, block_bytes, check_target, plan_shards, writing
 from treefold.dtypes import FLOATS
@@ -80,8 +80,8 @@ class Summary:
     warnings: list[str]
 
 
-class _Run:
-    """The inputs of a run, open and compared until ``close``. ``agreement``: what they make together."""
+class _AverageRun:
+    """The inputs of a run, open and compared until ``close``. ``selection``: what they make together."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Run:
         output: Path,
         *,
         combination: Combination,
-        choice: Choice,
+        choice: TensorChoice,
         key: str | None,
         most_bytes: int | None,
     ) -> None:
@@ -106,12 +106,12 @@ class _Run:
             check_adapters([checkpoint for checkpoint, _ in read])
             self._checkpoints = [prepare(checkpoint, choice) for checkpoint, _ in read]
             keeps_ties = output.suffix != ".npz"
-            self.agreement: Agreement = agree(self._checkpoints, combination, choice, keeps_ties=keeps_ties)
-            check_choice(choice, self.agreement)
+            self.selection: Selection = agree(self._checkpoints, combination, choice, keeps_ties=keeps_ties)
+            check_choice(choice, self.selection)
             layout = read[0][1]
             self.target = self._make_target(reader, layout)
             self._left = layout.left if layout is not None and self._is_folder else ()
-            if not self.agreement.differences:
+            if not self.selection.differences:
                 for one in self.target.outputs:
                     check_meaning(one.name, one.spec, combination)
                     check_meaning(one.name, one.work, combination)
@@ -120,8 +120,8 @@ class _Run:
 
     def write(self, on_bytes: Callable[[int], None]) -> None:
         """Write the output, whole or not at all."""
-        if self.agreement.differences:
-            raise explain(self.agreement.differences, self._checkpoints)
+        if self.selection.differences:
+            raise explain(self.selection.differences, self._checkpoints)
         try:
             with made_parents(self.output):
                 if not clear_drafts(self.output):
@@ -135,8 +135,8 @@ class _Run:
 
     def summary(self) -> Summary:
         """Return what is written."""
-        agreement = self.agreement
-        names = [output.name for output in agreement.outputs]
+        selection = self.selection
+        names = [output.name for output in selection.outputs]
         warnings = [PEFT_WARNING] if any(_PEFT.search(name) for name in names) else []
         if keys := differing_keys(self._checkpoints):
             warnings.append(CONFIG_WARNING.format(", ".join(keys), self._checkpoints[0].path))
@@ -146,21 +146,21 @@ class _Run:
             op=self._combination.op.value,
             inputs=tuple(str(path) for path in self.paths),
             output=str(self.output),
-            num_tensors=len(names) + len(agreement.ties),
-            nbytes=sum(output.spec.nbytes for output in agreement.outputs),
+            num_tensors=len(names) + len(selection.ties),
+            nbytes=sum(output.spec.nbytes for output in selection.outputs),
             memory_bytes=_PROCESS_BYTES + headers + (num_inputs + 1) * block_bytes(num_inputs),
             files={shard.name: shard.nbytes for shard in self.target.shards} if self._is_folder else {},
-            differences=agreement.differences,
-            partial=agreement.partial,
-            converted=agreement.converted,
-            ties=agreement.ties,
+            differences=selection.differences,
+            partial=selection.partial,
+            converted=selection.converted,
+            ties=selection.ties,
             others=sorted({name for checkpoint in self._checkpoints for name in checkpoint.others}),
             copied=list(self.target.small),
             not_copied=list(self._left),
             warnings=warnings,
         )
 
-    def _decide_folder(self, first: Checkpoint, layout: Layout | None) -> bool:
+    def _decide_folder(self, first: Checkpoint, layout: ModelFiles | None) -> bool:
         """Tell whether the output is a folder: where the first input is one and the output has no ending of a file."""
         is_file = self.output.suffix in OUTPUT_ENDINGS
         is_folder = layout is not None or first.path.is_dir()
@@ -208,13 +208,13 @@ class _Run:
         except OSError as error:
             raise CheckpointError.unwritable("--output", self.output, error) from None
 
-    def _make_target(self, reader: Reader, layout: Layout | None) -> Target:
+    def _make_target(self, reader: Reader, layout: ModelFiles | None) -> Target:
         first, *others = self._checkpoints
         metadata = {
             key: text for key, text in first.metadata.items() if all(o.metadata.get(key) == text for o in others)
         }
         shards = plan_shards(
-            self.agreement.outputs, first, layout, is_folder=self._is_folder, most_bytes=self._most_bytes
+            self.selection.outputs, first, layout, is_folder=self._is_folder, most_bytes=self._most_bytes
         )
         mode = NEW_FILE_MODE
         for file in reader.files:
@@ -226,7 +226,7 @@ class _Run:
             self._is_folder,
             shards,
             metadata,
-            self.agreement.ties,
+            self.selection.ties,
             # Nobody but the owner may do more with the output than with every file of the inputs.
             mode | 0o600,
             layout.folder if layout is not None and is_copied else None,
@@ -354,7 +354,7 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         raise AverageOptionError.value("--dtype", dtype, "float16, bfloat16, float32 or float64")
     if integers not in {None, "mean", "first"}:
         raise AverageOptionError.value("--integers", integers, "mean or first")
-    choice = Choice(_row(strip_prefix), _row(only), _row(skip), dtype, partial, integers)
+    choice = TensorChoice(_row(strip_prefix), _row(only), _row(skip), dtype, partial, integers)
     most_bytes = None if max_shard_size is None else _read_size(max_shard_size)
     paths = _expand([Path(path) for path in inputs], last)
     bases = [] if base is None else [Path(base)]
@@ -364,10 +364,12 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         raise AverageOptionError.goes_with("--partial", "--op mean")
     if partial and bases:
         raise AverageOptionError.goes_with("--partial", "inputs without --base")
-    run = _Run([*bases, *paths], Path(output), combination=combination, choice=choice, key=key, most_bytes=most_bytes)
+    run = _AverageRun(
+        [*bases, *paths], Path(output), combination=combination, choice=choice, key=key, most_bytes=most_bytes
+    )
     with contextlib.closing(run):
         if on_start is not None:
-            on_start(sum(len(one.tensors) * one.work.nbytes for one in run.agreement.outputs))
+            on_start(sum(len(one.tensors) * one.work.nbytes for one in run.selection.outputs))
         if not dry_run:
             run.write(on_bytes)
         return run.summary()

@@ -59,7 +59,7 @@ def read_safetensors(file: OpenFile, *, start: int = 0, stop: int | None = None)
     return Checkpoint(file.path, KIND, tensors, metadata or {})
 
 
-class _Entry(NamedTuple):
+class _HeaderEntry(NamedTuple):
     """A tensor of a header: its bytes, and dtype and shape, or None and the bits of a dtype that is not averaged."""
 
     first: int
@@ -110,7 +110,7 @@ def is_text(name: str) -> bool:
 
 
 def _range_of(path: Path, name: str, entry: Any) -> tuple[int, int]:
-    if isinstance(entry, _Entry):
+    if isinstance(entry, _HeaderEntry):
         return entry.first, entry.last
     if not isinstance(entry, dict) or not isinstance(entry.get("data_offsets"), list):
         raise CheckpointError.damaged(path, "range", name)
@@ -119,7 +119,7 @@ def _range_of(path: Path, name: str, entry: Any) -> tuple[int, int]:
     raise CheckpointError.damaged(path, "tensor shape", name)
 
 
-def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Spec]) -> _Entry | dict[str, Any]:
+def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Spec]) -> _HeaderEntry | dict[str, Any]:
     """Return an entry in little memory; as it is, if something is wrong with it. ``specs``: those that were seen."""
     code, shape, offsets = found.get("dtype"), found.get("shape"), found["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:  # noqa: PLR2004 - a range
@@ -130,7 +130,7 @@ def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Sp
     key = code, tuple(shape)
     if key in specs:
         spec = specs[key]
-        return _Entry(first, last, code, spec, spec.nbytes * 8)
+        return _HeaderEntry(first, last, code, spec, spec.nbytes * 8)
     size = 1  # the product must not overflow on the way, whatever comes behind
     for length in shape:
         size *= length
@@ -138,8 +138,8 @@ def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Sp
             return found
     if code in _NAMES:
         specs[key] = Spec(_NAMES[code], key[1])
-        return _Entry(first, last, code, specs[key], specs[key].nbytes * 8)
-    return _Entry(first, last, code, None, size * _OTHER_BITS[code]) if code in _OTHER_BITS else found
+        return _HeaderEntry(first, last, code, specs[key], specs[key].nbytes * 8)
+    return _HeaderEntry(first, last, code, None, size * _OTHER_BITS[code]) if code in _OTHER_BITS else found
 
 
 def _is_length(number: object) -> bool:

@@ -27,7 +27,7 @@ _COUNTERS = frozenset({"num_batches_tracked", "n_averaged", "num_updates", "step
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TensorChoice:
     """Which tensors are taken, and as what."""
 
     strip_prefix: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class Selection:
     """What several inputs make together. ``ties``: names that are stored under another name, and that name."""
 
     outputs: list[Output]
@@ -100,7 +100,7 @@ class _ConvertedContents:
         return np.ascontiguousarray(values.astype(self._target.numpy_dtype)).view(np.uint8)
 
 
-def prepare(checkpoint: Checkpoint, choice: Choice) -> Checkpoint:
+def prepare(checkpoint: Checkpoint, choice: TensorChoice) -> Checkpoint:
     """Return an input with prefixes stripped, tensors chosen, and codes found.
 
     Raises:
@@ -130,7 +130,7 @@ def _stripped(name: str, prefixes: Sequence[str]) -> str:
     return name
 
 
-def _is_chosen(name: str, choice: Choice) -> bool:
+def _is_chosen(name: str, choice: TensorChoice) -> bool:
     def matches(patterns: Sequence[str]) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -138,13 +138,13 @@ def _is_chosen(name: str, choice: Choice) -> bool:
 
 
 def agree(
-    checkpoints: Sequence[Checkpoint], combination: Combination, choice: Choice, *, keeps_ties: bool = True
-) -> Agreement:
+    checkpoints: Sequence[Checkpoint], combination: Combination, choice: TensorChoice, *, keeps_ties: bool = True
+) -> Selection:
     """Match the tensors of prepared inputs by name. ``keeps_ties``: what shares memory in all is stored once."""
     tables, is_partial = _with_ties(checkpoints), choice.is_partial
     coded = set().union(*(checkpoint.coded for checkpoint in checkpoints))
     paths = tuple(checkpoint.path for checkpoint in checkpoints)
-    agreement = Agreement([], {}, [], [], [])
+    selection = Selection([], {}, [], [], [])
     has_ties = keeps_ties and any(checkpoint.ties for checkpoint in checkpoints)
     kept: dict[tuple[str, ...], str] = {}
     first_table = tables[0]
@@ -160,12 +160,12 @@ def agree(
         if not is_everywhere or any(spec != specs[0] for spec in specs):
             asked = dict(zip(present, specs, strict=True))
             row = [asked.get(index) for index in range(len(tables))]
-            agreement.differences.extend(_differences(name, row, paths, is_partial=is_partial))
+            selection.differences.extend(_differences(name, row, paths, is_partial=is_partial))
         if any(tensor.spec != spec for tensor, spec in zip(tensors, specs, strict=True)):
-            agreement.converted.append(name)
+            selection.converted.append(name)
         part, whose = combination, paths
         if not is_everywhere:
-            agreement.partial.append(name)
+            selection.partial.append(name)
             whose = tuple(paths[index] for index in present)
             if is_partial and not any(combination.numerators[index] for index in present):
                 continue  # what weighs nothing leaves nothing
@@ -173,13 +173,13 @@ def agree(
         elif has_ties:
             stored = tuple(checkpoint.ties.get(name, name) for checkpoint in checkpoints)
             if stored in kept:
-                agreement.ties[name] = kept[stored]
+                selection.ties[name] = kept[stored]
                 continue
             kept[stored] = name
         work = _work_of(specs[0], tensors)
-        agreement.outputs.append(Output(name, specs[0], work, _widened(tensors, work), part, whose, rule))
-    agreement.converted.sort()
-    return agreement
+        selection.outputs.append(Output(name, specs[0], work, _widened(tensors, work), part, whose, rule))
+    selection.converted.sort()
+    return selection
 
 
 def _asked(spec: Spec, rule: Rule, dtype: str | None) -> Spec:
@@ -281,13 +281,13 @@ def _rule_of(name: str, spec: Spec, op: Op, integers: str | None, *, is_coded: b
     return Rule.FOLD if is_number or integers == "mean" else Rule.EQUAL
 
 
-def check_choice(choice: Choice, agreement: Agreement) -> None:
+def check_choice(choice: TensorChoice, selection: Selection) -> None:
     """Refuse a choice that leaves nothing.
 
     Raises:
         AverageOptionError: naming the options.
 
     """
-    if (choice.only or choice.skip) and not agreement.outputs and not agreement.differences:
+    if (choice.only or choice.skip) and not selection.outputs and not selection.differences:
         options = " and ".join(word for word, given in (("--only", choice.only), ("--skip", choice.skip)) if given)
         raise AverageOptionError(f"{options} leaves no tensor to average. Nothing was written.")

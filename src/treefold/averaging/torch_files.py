@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from treefold.averaging.archive import ArchiveRecord, ArchiveWriter, Record, read_archive
-from treefold.averaging.pickles import Call, Name, Persistent, read_pickle
+from treefold.averaging.pickles import Name, Persistent, PickledCall, read_pickle
 from treefold.averaging.safetensors_files import is_text
 from treefold.averaging.tensors import (
     Bytes,
@@ -64,7 +64,7 @@ class _Place(NamedTuple):
     marks: tuple[str, ...]
 
 
-class _Layout(NamedTuple):
+class _StridedSpec(NamedTuple):
     """A tensor without its place. ``reach``: elements from the first to the last."""
 
     spec: Spec
@@ -155,7 +155,7 @@ class _Archive:
         if order is not None and file.read(*order) != b"little":
             raise CheckpointError.damaged(file.path, "byte order")
         # Of every dtype, lengths and strides: a model has many tensors, and few shapes.
-        self._layouts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _Layout] = {}
+        self._layouts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _StridedSpec] = {}
 
     def read(self) -> Any:
         return read_pickle(self.file.read(*self.records[f"{self.root}{_PICKLE}"]))
@@ -188,13 +188,13 @@ class _Archive:
         signs = tuple(mark for mark in ("conj", "neg") if marks.get(mark))
         return _Place(key, offset, shape, strides, dtype, signs)
 
-    def layout(self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout:
+    def layout(self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> _StridedSpec:
         """Return what follows from lengths and strides, once for all tensors that share them."""
         known = self._layouts.get((dtype, shape, strides))
         if known is None:
             is_whole = len(strides) == len(shape)
             reach, is_in_order = (_reach(shape, strides), _is_in_order(shape, strides)) if is_whole else (0, False)
-            known = self._layouts[dtype, shape, strides] = _Layout(Spec(dtype, shape), reach, is_in_order)
+            known = self._layouts[dtype, shape, strides] = _StridedSpec(Spec(dtype, shape), reach, is_in_order)
         return known
 
     def tensor(self, name: str, place: _Place) -> Tensor:
@@ -207,13 +207,13 @@ class _Archive:
         return StridedTensor(spec, name, self.file, start, place.strides, place.marks)
 
 
-def _plain(value: Any) -> Call | None:
+def _plain(value: Any) -> PickledCall | None:
     """Return the call that makes a plain tensor, without what a parameter or a type adds; None for all else."""
-    while isinstance(value, Call):
+    while isinstance(value, PickledCall):
         if value.function in _PARAMETERS:
             value = value.arguments[0]
         elif value.function == _FROM_TYPE and value.arguments[1] in _PLAIN_TYPES:
-            value = Call(value.arguments[0], value.arguments[2])
+            value = PickledCall(value.arguments[0], value.arguments[2])
         else:
             return value if value.function in _REBUILD_2 else None
     return None
@@ -236,7 +236,7 @@ def lengths_of(numbers: Any) -> tuple[int, ...]:
         ValueError: they are none.
 
     """
-    if isinstance(numbers, Call):  # torch.Size
+    if isinstance(numbers, PickledCall):  # torch.Size
         [numbers] = numbers.arguments
     for number in numbers:
         if type(number) is not int or not 0 <= number <= _MOST_LENGTH:
@@ -320,7 +320,7 @@ def _is_tensor(value: Any) -> bool:
     Objects without any are left out with numbers, texts and settings; one with some may be a weight, and is refused
     later.
     """
-    if not isinstance(value, Call):
+    if not isinstance(value, PickledCall):
         return False
     if _plain(value) is not None or (isinstance(value.function, Name) and value.function.name.startswith("_rebuild")):
         return True
@@ -333,7 +333,7 @@ def _is_tensor(value: Any) -> bool:
         if id(item) in seen:
             continue
         seen.add(id(item))
-        if isinstance(item, Call):
+        if isinstance(item, PickledCall):
             todo += [item.function, item.arguments, item.state, item.items]
         elif isinstance(item, dict):
             todo += [*item.keys(), *item.values()]
@@ -345,7 +345,7 @@ def _is_tensor(value: Any) -> bool:
 def _name_of(value: Any) -> str:
     if isinstance(value, Persistent):
         return "bytes without a tensor"
-    if isinstance(value, Call):
+    if isinstance(value, PickledCall):
         return str(value.function) if isinstance(value.function, Name) else "an object"
     return f"a {type(value).__name__}"
 

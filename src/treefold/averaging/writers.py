@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from treefold.averaging.arithmetic import Combination, Rule, combine, rounded_once
-from treefold.averaging.inputs import INDEX, TORCH_ENDINGS, Layout
+from treefold.averaging.inputs import INDEX, TORCH_ENDINGS, ModelFiles
 from treefold.averaging.npz_files import NpzWriter
 from treefold.averaging.safetensors_files import SafetensorsWriter, check_held
 from treefold.averaging.selection import Output
@@ -74,7 +74,7 @@ class Target:
 
 
 def plan_shards(
-    outputs: Sequence[Output], first: Checkpoint, layout: Layout | None, *, is_folder: bool, most_bytes: int | None
+    outputs: Sequence[Output], first: Checkpoint, layout: ModelFiles | None, *, is_folder: bool, most_bytes: int | None
 ) -> tuple[Shard, ...]:
     """Return the files to write: as the first input has them, or of at most so many bytes."""
     if not is_folder:
@@ -108,7 +108,7 @@ def _aligned(outputs: Sequence[Output]) -> tuple[Output, ...]:
     return tuple(sorted(outputs, key=lambda output: -output.spec.itemsize))
 
 
-def _stem_of(layout: Layout | None) -> str:
+def _stem_of(layout: ModelFiles | None) -> str:
     match = _STEM.fullmatch(layout.shards[0]) if layout is not None and layout.shards else None
     stem = match[1] if match else "model"
     return "model" if stem == "pytorch_model" else stem

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal, Row
+from treefold.backends.interface import ArrayBackend, Container, HostArray, Refusal, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.devices import canonical_device
 from treefold.errors.words import short
 
 __all__ = [
     "ArrayBackend",
+    "Container",
     "HostArray",
-    "Node",
     "Refusal",
     "Row",
     "additional_backend",

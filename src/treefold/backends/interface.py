@@ -34,8 +34,8 @@ else:
 
 __all__ = [
     "ArrayBackend",
+    "Container",
     "HostArray",
-    "Node",
     "Refusal",
     "Row",
     "new_arrays",
@@ -54,7 +54,7 @@ class Refusal(NamedTuple):
     advice: str
 
 
-class Node(NamedTuple):
+class Container(NamedTuple):
     """A flattened container: its children, what else it is made of, and the children's names.
 
     ``entry_type`` says how optree writes a name in a path.
@@ -205,12 +205,12 @@ class ArrayBackend(abc.ABC):
         """
         return new_arrays(None, like, dtype, count)
 
-    def take_apart(self, value: object) -> Node | None:  # noqa: ARG002
+    def take_apart(self, value: object) -> Container | None:  # noqa: ARG002
         """Return the children of a container that was registered with this framework; None for anything else."""
         return None
 
     def put_together(self, rest: Hashable, children: Sequence[Any]) -> Any:
-        """Return a container of other children; ``rest`` is that of its ``Node``."""
+        """Return a container of other children; ``rest`` is that of its ``Container``."""
         raise NotImplementedError(rest, children)
 
     def refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002

@@ -22,7 +22,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jax.sharding import SingleDeviceSharding
 
-from treefold.backends.interface import HostArray, Node, Refusal, Row, read_arrays
+from treefold.backends.interface import Container, HostArray, Refusal, Row, read_arrays
 from treefold.backends.numpy import ThroughNumpyBackend
 from treefold.backends.tracing import Like
 from treefold.dtypes import INTEGERS
@@ -181,7 +181,7 @@ class JaxBackend(ThroughNumpyBackend):
         extra = (jax.config.jax_enable_x64, *[array.sharding for array in arrays])
         return read_arrays(self, arrays, views, extra)
 
-    def take_apart(self, value: object) -> Node | None:
+    def take_apart(self, value: object) -> Container | None:
         """Take a container apart that was registered with JAX, such as a dataclass of parameters."""
         children, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
         if jax.tree_util.treedef_is_leaf(structure):
@@ -189,7 +189,7 @@ class JaxBackend(ThroughNumpyBackend):
         paths = [path[-1] for path, _ in children]
         names = tuple(getattr(path, "name", getattr(path, "key", position)) for position, path in enumerate(paths))
         kind = optree.GetAttrEntry if all(hasattr(path, "name") for path in paths) else optree.FlattenedEntry
-        return Node([child for _, child in children], structure, names, kind)
+        return Container([child for _, child in children], structure, names, kind)
 
     def put_together(self, rest: Any, children: Sequence[Any]) -> Any:
         return rest.unflatten(children)

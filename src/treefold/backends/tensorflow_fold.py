@@ -187,23 +187,23 @@ def _complex_product(factors: Sequence[Any]) -> Any:
     real, imaginary = (_scaled(view(factors[0])) for view in (tf.math.real, tf.math.imag))
     for factor in factors[1:]:
         x, y = (_scaled(view(factor)) for view in (tf.math.real, tf.math.imag))
-        minus = _Scaled(-imaginary.mantissa, imaginary.exponent)
+        minus = _ScaledTensor(-imaginary.mantissa, imaginary.exponent)
         real, imaginary = _plus(_times(real, x), _times(minus, y)), _plus(_times(real, y), _times(imaginary, x))
     return tf.complex(_in_bounds(real), _in_bounds(imaginary))
 
 
-class _Scaled(NamedTuple):
+class _ScaledTensor(NamedTuple):
     """Numbers mantissa · 2^exponent; mantissas are 0.5 to 1, or 0, infinite or NaN."""
 
     mantissa: Any
     exponent: Any
 
 
-def _scaled(values: Any) -> _Scaled:
+def _scaled(values: Any) -> _ScaledTensor:
     return _carried(values, tf.zeros_like(values, "int64"))
 
 
-def _carried(values: Any, exponent: Any) -> _Scaled:
+def _carried(values: Any, exponent: Any) -> _ScaledTensor:
     """Move what a mantissa has beyond 0.5 to 1 into the exponent: TensorFlow has no frexp."""
     is_denormal = tf.abs(values) < _LEAST["float64"]
     bits = tf.bitcast(tf.where(is_denormal, values * 2.0**54, values), "int64")
@@ -211,24 +211,24 @@ def _carried(values: Any, exponent: Any) -> _Scaled:
     mantissa = tf.bitcast((bits & ~_EXPONENT_BITS) | _EXPONENT_OF_HALF, "float64")
     has_exponent = tf.math.is_finite(values) & (values != 0)
     carried = exponent + tf.where(is_denormal, shift - 54, shift)
-    return _Scaled(
+    return _ScaledTensor(
         tf.where(has_exponent, mantissa, values),
         tf.where(has_exponent, carried, tf.constant(_NO_EXPONENT, "int64")),
     )
 
 
-def _times(one: _Scaled, other: _Scaled) -> _Scaled:
+def _times(one: _ScaledTensor, other: _ScaledTensor) -> _ScaledTensor:
     return _carried(one.mantissa * other.mantissa, one.exponent + other.exponent)
 
 
-def _plus(one: _Scaled, other: _Scaled) -> _Scaled:
+def _plus(one: _ScaledTensor, other: _ScaledTensor) -> _ScaledTensor:
     """Add, rounded as float64 rounds: what is shifted out of its bounds is too small to count."""
     exponent = tf.maximum(one.exponent, other.exponent)
     terms = [_ldexp(term.mantissa, term.exponent - exponent) for term in (one, other)]
     return _carried(terms[0] + terms[1], exponent)
 
 
-def _in_bounds(one: _Scaled) -> Any:
+def _in_bounds(one: _ScaledTensor) -> Any:
     return _ldexp(one.mantissa, one.exponent)
 
 

@@ -17,7 +17,7 @@ from treefold.tensorflow import traced
 from treefold.tensorflow.errors import ReplicaMismatchError
 from treefold.tensorflow.traced import Callbacks
 from treefold.tensorflow.values import (
-    Pair,
+    TensorPair,
     as_distributed,
     chosen_options,
     copied,
@@ -242,7 +242,7 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
 
 
 def _reduced_eagerly(
-    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: list[Pair], options: Any, *, is_batch: bool
+    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: list[TensorPair], options: Any, *, is_batch: bool
 ) -> list[list[Any]]:
     given = []
     for pair in pairs:
@@ -256,7 +256,7 @@ def _reduced_eagerly(
     ]
 
 
-def _refuse_gradients(pairs: list[Pair], results: list[list[Any]]) -> None:
+def _refuse_gradients(pairs: list[TensorPair], results: list[list[Any]]) -> None:
     """Make a gradient tape that asks for a derivative hear why there is none, instead of passing None on."""
     inputs = [tensor for pair in pairs for tensor in pair.tensors()]
     if not record.should_record_backprop(inputs):

@@ -33,7 +33,7 @@ from treefold.fold import Fold
 from treefold.ops.planning import ReductionTerms
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
-from treefold.tensorflow.values import Pair, copied, from_treefold, is_alike, tensors_of, to_treefold
+from treefold.tensorflow.values import TensorPair, copied, from_treefold, is_alike, tensors_of, to_treefold
 from treefold.values import IndexedSlices, PerReplica
 
 #: A larger value is sent as it is: a copy into the pack and one out of it would cost more than sending it.
@@ -44,7 +44,7 @@ _MAX_FUNCTIONS = 64
 def reduced(
     ops: treefold.ops.CrossDeviceOps,
     op: ReduceOp,
-    pairs: Sequence[Pair],
+    pairs: Sequence[TensorPair],
     options: CommunicationOptions | None,
     callbacks: Callbacks,
 ) -> list[list[Any]]:
@@ -66,7 +66,7 @@ def reduced(
     return _as_ops(ops, terms, pairs, options)
 
 
-def gathered(pair: Pair, axis: int) -> list[Any]:
+def gathered(pair: TensorPair, axis: int) -> list[Any]:
     """Return the components laid behind each other along ``axis`` on every destination, by TensorFlow, eagerly too."""
     if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
         raise ArgumentError.gather_sparse(where="")
@@ -74,14 +74,14 @@ def gathered(pair: Pair, axis: int) -> list[Any]:
         return copied(tf.concat(pair.components, axis), pair.targets)
 
 
-def _check(pair: Pair, terms: ReductionTerms) -> None:
+def _check(pair: TensorPair, terms: ReductionTerms) -> None:
     backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
     if not pair.is_in_cluster:
         check_devices(backend, (*pair.places, *pair.targets, *terms.own_devices))
     terms.fold.check_dtype(pair.dtype)
 
 
-def _are_on_host(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
+def _are_on_host(pairs: Sequence[TensorPair], own: Sequence[str]) -> bool:
     """Whether everything is on CPU devices of this process, in a graph that only this process runs."""
     if any(pair.is_in_cluster for pair in pairs):
         return False
@@ -90,7 +90,10 @@ def _are_on_host(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
 
 
 def _as_ops(
-    ops: treefold.ops.CrossDeviceOps, terms: ReductionTerms, pairs: Sequence[Pair], options: CommunicationOptions | None
+    ops: treefold.ops.CrossDeviceOps,
+    terms: ReductionTerms,
+    pairs: Sequence[TensorPair],
+    options: CommunicationOptions | None,
 ) -> list[list[Any]]:
     """Run the plan of the values whose shapes are known and devices are here; the others meet on one device.
 
@@ -112,23 +115,23 @@ def _as_ops(
     return results
 
 
-def _placed(pair: Pair) -> Pair:
+def _placed(pair: TensorPair) -> TensorPair:
     """Return the pair with every tensor on its device, where tracing left that open."""
     components = tuple(
         component if component.device else copied(component, [place])[0]
         for component, place in zip(pair.components, pair.places, strict=True)
     )
-    return Pair(components, pair.places, pair.targets)
+    return TensorPair(components, pair.places, pair.targets)
 
 
-def _is_planned(pair: Pair) -> bool:
+def _is_planned(pair: TensorPair) -> bool:
     is_known = not pair.is_in_cluster and all(tensor.shape.is_fully_defined() for tensor in pair.tensors())
     return is_known and (
         pair.is_sparse or not any(isinstance(component, tf.IndexedSlices) for component in pair.components)
     )
 
 
-def _on_one_device(pair: Pair, fold: Fold, root: str) -> list[Any]:
+def _on_one_device(pair: TensorPair, fold: Fold, root: str) -> list[Any]:
     """Reduce on ``root``, whatever the shapes turn out to be, and copy the result to the destinations."""
     with tf.device(root):
         if pair.is_sparse:
@@ -169,7 +172,7 @@ class HostReduction:
     options: CommunicationOptions | None
     callbacks: Callbacks
 
-    def traced(self, pairs: Sequence[Pair]) -> list[list[Any]]:
+    def traced(self, pairs: Sequence[TensorPair]) -> list[list[Any]]:
         """Return, for each pair, the result on each of its destinations, as symbolic tensors."""
         results: list[list[Any]] = [[] for _ in pairs]
         several = []
@@ -182,11 +185,11 @@ class HostReduction:
             results[index] = result
         return results
 
-    def _is_the_result(self, pair: Pair) -> bool:
+    def _is_the_result(self, pair: TensorPair) -> bool:
         """Tell whether the only contribution is the result, whatever the op."""
         return len(pair.components) == 1 and is_alike(pair) and self.fold.result_dtype(pair.dtype) == pair.dtype
 
-    def _reduced(self, pairs: Sequence[Pair]) -> list[list[Any]]:
+    def _reduced(self, pairs: Sequence[TensorPair]) -> list[list[Any]]:
         groups = grouped(pairs, MOST_BYTES)
         members = [[pairs[index] for index in group] for group in groups]
         loads = [packed(group) if len(group) > 1 else group[0] for group in members]
@@ -197,7 +200,7 @@ class HostReduction:
                 results[index] = part
         return results
 
-    def _results_of(self, pairs: Sequence[Pair]) -> list[Any]:
+    def _results_of(self, pairs: Sequence[TensorPair]) -> list[Any]:
         """Return each result on one device; what no operation folds is folded by one call."""
         made = [self._by_operation(pair) for pair in pairs]
         left = [index for index, result in enumerate(made) if result is None]
@@ -206,14 +209,14 @@ class HostReduction:
             made[index] = result
         return made
 
-    def _by_operation(self, pair: Pair) -> Any | None:
+    def _by_operation(self, pair: TensorPair) -> Any | None:
         if not (is_alike(pair) and serves(pair.dtype, self.fold)):
             return None
         return folded(pair.components, self.fold, pair.dtype, pair.targets[0])
 
-    def _call(self, pairs: Sequence[Pair]) -> list[Any]:
+    def _call(self, pairs: Sequence[TensorPair]) -> list[Any]:
         """Reduce by one call into Python, which reads the graph's tensors as they lie; each result is on one device."""
-        layouts = tuple(_Layout.of(pair) for pair in pairs)
+        layouts = tuple(_ArraysOfValue.of(pair) for pair in pairs)
         types: list[Any] = []
         for pair in pairs:
             types.append(tf.as_dtype(self.fold.result_dtype(pair.dtype)))
@@ -227,7 +230,7 @@ class HostReduction:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _ArraysOfValue:
     """Of which arrays a value of a call is made.
 
     ``counts``: of how many each contribution is; ``is_alike``: whether all are known to be of one shape and dtype.
@@ -240,13 +243,16 @@ class _Layout:
     is_alike: bool
 
     @classmethod
-    def of(cls, pair: Pair) -> _Layout:
+    def of(cls, pair: TensorPair) -> _ArraysOfValue:
         counts = tuple(len(tensors_of(component)) for component in pair.components)
         return cls(pair.places, pair.targets[0], counts, is_alike(pair))
 
 
 def _reduction_of_arrays(
-    ops: treefold.ops.CrossDeviceOps, fold: Fold, layouts: Sequence[_Layout], options: CommunicationOptions | None
+    ops: treefold.ops.CrossDeviceOps,
+    fold: Fold,
+    layouts: Sequence[_ArraysOfValue],
+    options: CommunicationOptions | None,
 ) -> Callable[..., list[Any]]:
     """Return a function of the arrays of all values in order, which returns those of their results."""
 
@@ -280,7 +286,7 @@ def _fold_arrays(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[Host
     return [job.targets[0] for job in jobs]
 
 
-def _with_shape(pair: Pair, remaining: Any) -> Any:
+def _with_shape(pair: TensorPair, remaining: Any) -> Any:
     """Return a result with what is known of its shape, which a call into Python loses."""
     first = pair.components[0]
     if pair.is_sparse:
@@ -300,7 +306,7 @@ def _sum_or_none(lengths: Sequence[Any]) -> int | None:
     return sum(shape[0] for shape in lengths) if all(shape.is_fully_defined() for shape in lengths) else None
 
 
-def grouped(pairs: Sequence[Pair], most_bytes: int) -> list[list[int]]:
+def grouped(pairs: Sequence[TensorPair], most_bytes: int) -> list[list[int]]:
     """Return the indices of pairs that travel together, in order; values above ``most_bytes`` travel alone."""
     groups: dict[object, list[int]] = {}
     for index, pair in enumerate(pairs):
@@ -310,7 +316,7 @@ def grouped(pairs: Sequence[Pair], most_bytes: int) -> list[list[int]]:
     return list(groups.values())
 
 
-def packed(pairs: Sequence[Pair]) -> Pair:
+def packed(pairs: Sequence[TensorPair]) -> TensorPair:
     """Return the one value, flat, that carries several of the same dtype and devices."""
     first = pairs[0]
     components = []
@@ -318,10 +324,10 @@ def packed(pairs: Sequence[Pair]) -> Pair:
         with tf.device(place):
             flat = [_reshaped(pair.components[replica], [-1]) for pair in pairs]
             components.append(flat[0] if len(flat) == 1 else tf.concat(flat, 0))
-    return Pair(tuple(components), first.places, first.targets)
+    return TensorPair(tuple(components), first.places, first.targets)
 
 
-def unpacked(result: Any, pairs: Sequence[Pair]) -> list[list[Any]]:
+def unpacked(result: Any, pairs: Sequence[TensorPair]) -> list[list[Any]]:
     """Return, for each of the pairs that were packed, its part of their result on each destination."""
     shapes = [pair.components[0].shape for pair in pairs]
     parts: list[list[Any]] = [[] for _ in pairs]

@@ -27,7 +27,7 @@ _NO_OPTIONS = tf.distribute.experimental.CommunicationOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TensorPair:
     """One value of a call: a tensor or ``tf.IndexedSlices`` per replica, where they are, and where the result goes."""
 
     components: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Pair:
         return [tensor for component in self.components for tensor in tensors_of(component)]
 
 
-def is_alike(pair: Pair) -> bool:
+def is_alike(pair: TensorPair) -> bool:
     """Whether all contributions are dense, and known to be of one shape and dtype."""
     if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
         return False
@@ -81,7 +81,7 @@ def as_distributed(value: Any, what: str = "per_replica_value") -> Any:
     return value if isinstance(value, DistributedValues) else TensorflowPerReplica((_read_component(value, what),))
 
 
-def read_pair(value: Any, destinations: Any, what: str = "per_replica_value") -> Pair:
+def read_pair(value: Any, destinations: Any, what: str = "per_replica_value") -> TensorPair:
     """Take a value and its destinations apart; ``what`` is what errors call the value.
 
     Raises:
@@ -94,7 +94,7 @@ def read_pair(value: Any, destinations: Any, what: str = "per_replica_value") ->
     else:
         components = (_read_component(value, what),)
     places = tuple([device_name(component.device) for component in components])
-    return Pair(components, places, places if destinations is value else read_destinations(destinations))
+    return TensorPair(components, places, places if destinations is value else read_destinations(destinations))
 
 
 def read_destinations(destinations: Any) -> tuple[str, ...]:
