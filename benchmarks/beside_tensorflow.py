@@ -25,7 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 import treefold.tensorflow
-from treefold.bench.models import Shapes, resnet50
+from treefold.bench.work import Shapes, resnet50
 from treefold.cli.tables import markdown_table
 from treefold.execution.host import describe_machine, describe_versions
 

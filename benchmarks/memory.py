@@ -17,7 +17,7 @@ from pathlib import Path
 from memory_bench.report import Report, make_report
 from treefold.bench.clock import Pace
 from treefold.cli.bench import progress_of_works
-from treefold.cli.outputs import check_output
+from treefold.cli.needs import check_output
 from treefold.errors import BenchError, CommandError
 from treefold.execution import native
 

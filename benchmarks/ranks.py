@@ -17,7 +17,7 @@ from pathlib import Path
 import ddp
 import result_pages
 from memory_bench.libraries import find_mpiexec
-from treefold.bench.models import resnet50
+from treefold.bench.work import resnet50
 from treefold.cli.bench_ranks import Work, measure_ranks, read_baselines, table_of
 from treefold.cli.run import run_ranks
 from treefold.cli.tables import markdown_table

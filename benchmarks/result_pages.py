@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from treefold.cli.doctor.looks import HUGE_PAGES
+from treefold.cli.doctor import HUGE_PAGES
 from treefold.cli.tables import Table
 from treefold.execution.host import describe_machine, describe_versions
 

@@ -21,7 +21,7 @@ from gpu_bench.tasks import (
     fold_name,
 )
 from treefold.bench.clock import Spread, spread_of_calls
-from treefold.bench.tables import format_spread
+from treefold.bench.results import format_spread
 
 NOT_MEASURED = "not measured"
 HEADER = ("work", "wanted", *(f"treefold, {executor}" for executor in EXECUTORS), f"reached by {EXECUTORS[0]}")

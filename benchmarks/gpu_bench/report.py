@@ -14,7 +14,7 @@ from gpu_bench.machine import Machine
 from gpu_bench.measure import Measured, forget_memory, measure
 from gpu_bench.tasks import EXECUTORS, make_tasks
 from treefold.bench.clock import Pace, spread_of_calls
-from treefold.bench.tables import format_spread, format_us
+from treefold.bench.results import format_spread, format_us
 from treefold.cli.tables import markdown_table
 from treefold.execution.gpus import VARIABLE
 from treefold.files import write_atomically

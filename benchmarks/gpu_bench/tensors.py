@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from treefold.backends.torch import TorchBackend
-from treefold.bench.contents import expected, pattern
+from treefold.bench.arrays import expected, pattern
 from treefold.bench.work import Work
 from treefold.dtypes import itemsize
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treefold.bench.clock import Pace
-from treefold.bench.schema import Rival, Row
+from treefold.bench.results import Rival, Row, format_spread
 from treefold.bench.sweep import Variant
-from treefold.bench.tables import format_spread
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.errors.words import bytes_in_words
 

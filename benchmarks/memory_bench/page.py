@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memory_bench.figures import Figure
-from treefold.bench.schema import Row, Run
-from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
+from treefold.bench.results import HEADER, RIVAL_HEADER, Row, Run, format_spread, rival_rows, row_cells
 from treefold.cli.tables import markdown_table
 
 _FIGURES_HEADER = ("figure", "wanted", "measured", "reached")

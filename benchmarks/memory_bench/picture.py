@@ -9,8 +9,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from treefold.bench.models import MODELS
-from treefold.bench.schema import Row
+from treefold.bench.results import Row
+from treefold.bench.work import MODELS
 from treefold.errors.words import bytes_in_words
 from treefold.files import written_whole
 

@@ -14,7 +14,7 @@ from memory_bench.picture import draw
 from memory_bench.team import Team
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.schema import Row, Run
+from treefold.bench.results import Row, Run
 from treefold.bench.sweep import Progress, measure
 from treefold.errors import BenchError
 from treefold.errors.words import counted

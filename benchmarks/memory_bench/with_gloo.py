@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from treefold.bench.arrays import Array
 from treefold.bench.baselines import Baseline, Call, from_torch, to_torch
-from treefold.bench.contents import Array
 from treefold.bench.work import Work
 from treefold.errors import PeerError
 

@@ -15,8 +15,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from treefold.bench.arrays import Array
 from treefold.bench.baselines import Baseline, Call
-from treefold.bench.contents import Array
 from treefold.errors import PeerError
 
 jax.config.update("jax_enable_x64", val=True)

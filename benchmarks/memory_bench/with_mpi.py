@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from treefold.bench.arrays import Array
 from treefold.bench.baselines import Baseline, Call
-from treefold.bench.contents import Array
 from treefold.dtypes import HALVES
 from treefold.errors import PeerError
 

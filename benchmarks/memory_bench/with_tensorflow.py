@@ -16,8 +16,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 from tensorflow.python.distribute.values import PerReplica
 
+from treefold.bench.arrays import Array, dtype_of
 from treefold.bench.baselines import Baseline, Call
-from treefold.bench.contents import Array, dtype_of
 from treefold.errors import PeerError
 
 _OPS = {"sum": tf.distribute.ReduceOp.SUM, "mean": tf.distribute.ReduceOp.MEAN}

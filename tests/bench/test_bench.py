@@ -10,14 +10,12 @@ from written_runs import rows_of_csv, run_of_json
 from memory_bench.figures import make_entries, make_figures
 from memory_bench.page import make_page
 from memory_bench.picture import make_figure
+from treefold.bench.arrays import Arrays, check_call, count_wrong, fill, new_input, pattern
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
-from treefold.bench.contents import count_wrong, fill, new_input, pattern
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.models import MODELS
-from treefold.bench.ours import Arrays, check_call
-from treefold.bench.schema import Rival, Row, Run, rows_to_csv
+from treefold.bench.results import Rival, Row, Run, rows_to_csv
 from treefold.bench.sweep import Progress, Variant, measure
-from treefold.bench.work import PLACEMENTS, Work, shapes_of_size
+from treefold.bench.work import MODELS, PLACEMENTS, Work, shapes_of_size
 from treefold.cli.sizes import parse_size, sweep_sizes
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words

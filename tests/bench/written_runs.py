@@ -6,7 +6,7 @@ import io
 import json
 
 from treefold.bench.clock import Spread
-from treefold.bench.schema import Rival, Row, Run
+from treefold.bench.results import Rival, Row, Run
 
 _DERIVED = ("algbw_gb_per_s", "busbw_gb_per_s")
 _PARTS = ("median", "low", "high", "p99")

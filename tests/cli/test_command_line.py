@@ -13,7 +13,7 @@ import typer
 
 import treefold as package
 from treefold.cli.app import COMMANDS, make_app
-from treefold.cli.extras import EXTRAS
+from treefold.cli.needs import EXTRAS
 
 
 class TestTreefold:

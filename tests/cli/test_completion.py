@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from treefold.bench.baselines import BASELINES
-from treefold.bench.models import MODELS
-from treefold.bench.work import ACCUMULATIONS
+from treefold.bench.work import ACCUMULATIONS, MODELS
 from treefold.cli.completion import endings
 from treefold.cli.planning.options import WORDS
 from treefold.dtypes import REDUCIBLE

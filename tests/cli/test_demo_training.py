@@ -174,7 +174,7 @@ class TestMeasureSpeed:
         """A call that does nothing is quick, and would win."""
         monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((4,),))
         monkeypatch.setattr(
-            "treefold.bench.ours.make_call", lambda arrays, _work: lambda: [PerReplica(arrays.sources[0])]
+            "treefold.bench.arrays.make_call", lambda arrays, _work: lambda: [PerReplica(arrays.sources[0])]
         )
         with pytest.raises(AssertionError):
             measure_speed(3)

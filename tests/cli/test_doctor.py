@@ -10,9 +10,9 @@ from importlib import machinery, metadata
 import pytest
 
 import treefold as package
-from treefold.cli.doctor import looks
-from treefold.cli.doctor.findings import Findings, Problem
-from treefold.cli.doctor.gpus import Gpus, find_gpus, torch_build
+from treefold.cli import doctor as looks
+from treefold.cli.doctor import Findings, Problem
+from treefold.cli.gpus import Gpus, find_gpus, torch_build
 from treefold.execution import native
 
 
@@ -54,7 +54,7 @@ class TestDoctor:
 
     def test_imports_no_framework(self):
         code = (
-            "import sys; from treefold.cli.doctor.looks import examine; examine();"
+            "import sys; from treefold.cli.doctor import examine; examine();"
             "print({'torch', 'tensorflow', 'jax', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules))"
         )
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from treefold.cli.doctor.gpus import Gpus
+from treefold.cli.gpus import Gpus
 from treefold.cli.planning import options
 from treefold.execution.host import describe_machine
 from treefold.topology import known_names, known_topology

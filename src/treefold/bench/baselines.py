@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from treefold.bench.contents import Array, count_wrong, dtype_of, new_input
+from treefold.bench.arrays import Array, count_wrong, dtype_of, new_input
 from treefold.bench.work import Work
 from treefold.dtypes import INTEGERS
 from treefold.errors import PeerError

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from treefold.bench.arrays import Array, Arrays, expected
 from treefold.bench.clock import Pace, Rounds, Runner, Spread, calls_per_round, interleave
-from treefold.bench.contents import Array, expected
-from treefold.bench.ours import Arrays
 from treefold.bench.work import Work
 from treefold.dtypes import itemsize
 from treefold.execution import native

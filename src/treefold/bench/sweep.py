@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from treefold.bench.arrays import Arrays, check_call, make_call
 from treefold.bench.baselines import Measured
 from treefold.bench.clock import (
     Pace,
@@ -19,8 +20,7 @@ from treefold.bench.clock import (
     spread_of_ratios,
 )
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.ours import Arrays, check_call, make_call
-from treefold.bench.schema import Rival, Row
+from treefold.bench.results import Rival, Row
 from treefold.bench.work import Work
 from treefold.errors import BenchError, PeerError
 from treefold.execution import native

@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 
 from treefold.cli.console import refuse
-from treefold.cli.extras import is_of_an_extra, needing
+from treefold.cli.needs import is_of_an_extra, needing
 from treefold.cli.signals import unwound_by_signals
 from treefold.errors import CommandError, TreefoldError
 

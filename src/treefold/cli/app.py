@@ -85,7 +85,7 @@ COMMANDS = (
     ),
     Command(
         "doctor",
-        "treefold.cli.doctor.command",
+        "treefold.cli.doctor",
         "Say what is here, what is slow or missing, and what to do.",
         ("treefold doctor", "treefold doctor --json > doctor.json"),
     ),

@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from treefold.cli.console import echo, progress
-from treefold.cli.extras import check_modules
+from treefold.cli.needs import check_modules
 from treefold.cli.tables import Table
 from treefold.errors import CheckpointError
 from treefold.errors.words import bytes_in_words, counted, printable

@@ -6,34 +6,94 @@ import contextlib
 import datetime as dt
 import math
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
+from pathlib import Path
+from typing import Annotated, cast
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+import treefold
 from treefold.bench.baselines import BASELINES, InProcess
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.schema import Row, Run, rows_to_csv
+from treefold.bench.results import HEADER, RIVAL_HEADER, Row, Run, format_spread, rival_rows, row_cells, rows_to_csv
 from treefold.bench.sweep import Progress, measure
-from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
-from treefold.cli import bench_options as options
-from treefold.cli.bench_hosts import bench_hosts
 from treefold.cli.bench_ranks import bench_ranks, read_baselines
+from treefold.cli.completion import lists, words
 from treefold.cli.console import echo, progress
-from treefold.cli.outputs import check_output
+from treefold.cli.needs import check_output
 from treefold.cli.sizes import parse_size, sweep_sizes
 from treefold.cli.tables import Table
 from treefold.errors import BenchError
-from treefold.errors.words import bytes_in_words, counted
+from treefold.errors.words import bytes_in_words, counted, short
 from treefold.execution import native
 from treefold.execution.host import describe_machine, describe_versions
 from treefold.files import write_atomically
 from treefold.reduce_op import ReduceOpName
+
+_OUTPUT = "Output"
+_WHERE = "Where results go (one of these)"
+_BASELINES = ("numpy", "torch")
+_DTYPES = (
+    *("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "complex64", "complex128"),
+)
+_MODELS = ("resnet50", "vgg16", "bert-base", "bert-large", "gpt2", "vit-b-16")
+
+_Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="First size: bytes per replica.")]
+_End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="Last size.")]
+_Factor = Annotated[int, typer.Option("-f", "--factor", help="From one size to the next.")]
+_Iterations = Annotated[int, typer.Option("-n", "--iterations", help="Rounds that are timed.")]
+_Warmup = Annotated[int, typer.Option("-w", "--warmup", help="Rounds before them that are not.")]
+_Op = Annotated[
+    str,
+    typer.Option(help="sum, mean, min, max or product.", autocompletion=words("sum", "mean", "min", "max", "product")),
+]
+_Dtype = Annotated[str, typer.Option(help="float32, bfloat16, int8, complex64 …", autocompletion=words(*_DTYPES))]
+_Devices = Annotated[int, typer.Option(help="Replicas.")]
+_Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …",
+        autocompletion=words(*_MODELS),
+    ),
+]
+_Accumulate = Annotated[str, typer.Option(help="exact or native.", autocompletion=words("exact", "native"))]
+_Threads = Annotated[int | None, typer.Option(help="Threads of one call; default: as treefold has them.")]
+_Against = Annotated[
+    str,
+    typer.Option(
+        metavar="LIBRARIES",
+        help=f"all, or some of {','.join(_BASELINES)}: run them on the same work.",
+        autocompletion=lists(*_BASELINES),
+    ),
+]
+
+_Ranks = Annotated[
+    int | None,
+    typer.Option(min=2, help="Measure between so many processes instead, float32; --against gloo."),
+]
+_Hosts = Annotated[
+    bool,
+    typer.Option("--hosts", help="Measure between emulated hosts instead: in a clone, on Linux, as root."),
+]
+_OfHosts = Annotated[
+    list[str] | None, typer.Argument(metavar="WORDS", help="Behind --, the options of --hosts; -- --help lists them.")
+]
+_InPlace = Annotated[
+    bool, typer.Option("--in-place", help="Into the contributions (the default).", rich_help_panel=_WHERE)
+]
+_OutOfPlace = Annotated[bool, typer.Option("--out-of-place", help="Into given arrays.", rich_help_panel=_WHERE)]
+_New = Annotated[bool, typer.Option("--new", help="Into new arrays.", rich_help_panel=_WHERE)]
+_Shared = Annotated[bool, typer.Option("--shared", help="Into one new array for all.", rich_help_panel=_WHERE)]
+
+_Json = Annotated[Path | None, typer.Option(help="Write the run as JSON.", rich_help_panel=_OUTPUT)]
+_Csv = Annotated[Path | None, typer.Option(help="Write the rows as CSV.", rich_help_panel=_OUTPUT)]
 
 #: The options that ``--ranks`` heeds.
 _WITH_RANKS = ("ranks", "begin", "end", "factor", "iterations", "model", "against", "json")
@@ -42,27 +102,27 @@ _WITH_RANKS = ("ranks", "begin", "end", "factor", "iterations", "model", "agains
 def bench(  # noqa: PLR0913 - every option of a command is one
     context: typer.Context,
     *,
-    begin: options.Begin = "4K",
-    end: options.End = "64M",
-    factor: options.Factor = 4,
-    iterations: options.Iterations = 15,
-    warmup: options.Warmup = 2,
-    op: options.Op = "sum",
-    dtype: options.Dtype = "float32",
-    devices: options.Devices = 8,
-    in_place: options.InPlace = False,
-    given: options.OutOfPlace = False,
-    new: options.New = False,
-    shared: options.Shared = False,
-    model: options.Model = None,
-    accumulate: options.Accumulate = "exact",
-    threads: options.Threads = None,
-    against: options.Against = "",
-    ranks: options.Ranks = None,
-    json: options.Json = None,
-    csv: options.Csv = None,
-    hosts: options.Hosts = False,
-    words: options.OfHosts = None,
+    begin: _Begin = "4K",
+    end: _End = "64M",
+    factor: _Factor = 4,
+    iterations: _Iterations = 15,
+    warmup: _Warmup = 2,
+    op: _Op = "sum",
+    dtype: _Dtype = "float32",
+    devices: _Devices = 8,
+    in_place: _InPlace = False,
+    given: _OutOfPlace = False,
+    new: _New = False,
+    shared: _Shared = False,
+    model: _Model = None,
+    accumulate: _Accumulate = "exact",
+    threads: _Threads = None,
+    against: _Against = "",
+    ranks: _Ranks = None,
+    json: _Json = None,
+    csv: _Csv = None,
+    hosts: _Hosts = False,
+    words: _OfHosts = None,
 ) -> None:
     """Measure all-reduce on host memory: against the memory's limit, and against other libraries."""
     if hosts or words:
@@ -147,8 +207,8 @@ def _run(works: Sequence[Work], baselines: Sequence[str], pace: Pace, threads: i
 
 
 def _print(run: Run) -> None:
-    for name, words in _above_table(run).items():
-        print(f"{name + ':':<13} {words}")
+    for name, fact in _above_table(run).items():
+        print(f"{name + ':':<13} {fact}")
     print()
     echo(Table(HEADER, [row_cells(row) for row in run.rows], words=(0, 3, 4, 5)))
     rivals = rival_rows(run.rows)
@@ -196,3 +256,30 @@ def progress_of_works() -> Iterator[tuple[Progress, Callable[[int, int], object]
             bar.update(task, completed=done, total=total, refresh=True)
 
         yield Progress(begin, bar.refresh), advance
+
+
+_PROGRAM = Path("benchmarks", "hosts.py")
+#: What it stands on.
+_LAB = Path("tools", "lab")
+
+
+def bench_hosts(options: Sequence[str], *, is_asked_for: bool) -> None:
+    """Run ``benchmarks/hosts.py`` with these options of its own, and end with its exit code.
+
+    Raises:
+        BenchError: there is no clone, neither above this package nor in the current folder; or options without --hosts.
+
+    """
+    if not is_asked_for:
+        raise BenchError(
+            f"treefold bench got {short(options[0])}. Only --hosts takes words behind --; options begin with -."
+        )
+    above = Path(treefold.__file__).parents[2]
+    clone = next((one for one in (above, Path.cwd()) if (one / _PROGRAM).is_file() and (one / _LAB).is_dir()), None)
+    if clone is None:
+        raise BenchError(
+            f"--hosts runs {_PROGRAM!s}, which is in treefold's repository and not in the package. Run it in a "
+            "clone, as root on Linux."
+        )
+    command = [sys.executable, str(clone / _PROGRAM), *options]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)  # noqa: S603 - our own program

@@ -13,8 +13,7 @@ import typer
 
 from treefold.bench.ranks import BASELINES, IN_PLACE, NEW, ONE_PROCESS, SHARED, TASK_VARIABLE, Figure
 from treefold.cli.console import echo
-from treefold.cli.extras import has_module
-from treefold.cli.outputs import check_output
+from treefold.cli.needs import check_output, has_module
 from treefold.cli.run import run_ranks
 from treefold.cli.tables import Table
 from treefold.errors import BenchError

@@ -14,12 +14,12 @@ import numpy as np
 import typer
 
 import treefold
+from treefold.bench.arrays import Arrays, check_call, make_call
 from treefold.bench.baselines import InProcess, NumpyLoops
 from treefold.bench.clock import Pace, Runner, clocked, interleave, spread_of_calls
-from treefold.bench.ours import Arrays, check_call, make_call
 from treefold.bench.work import Work, shapes_of_model
 from treefold.cli import console, training
-from treefold.cli.outputs import check_output
+from treefold.cli.needs import check_output
 from treefold.cli.run import run_ranks
 from treefold.cli.tables import Table
 from treefold.cli.training import BATCH_SIZE, CLASSES, PARTS, Course, Examples, Trainings, digest

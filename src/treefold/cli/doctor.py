@@ -1,21 +1,30 @@
-"""The looks of ``treefold doctor``: each adds what it finds, and what is to be mended."""
+"""The command ``treefold doctor``: what is here, what is slow or missing, and what to do about it.
+
+Each look adds what it finds, and what is to be mended. No framework is imported.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import json as json_text
 import os
 import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from treefold import __version__
-from treefold.cli.doctor.findings import Findings, Problem
-from treefold.cli.doctor.gpus import find_gpus, torch_build
-from treefold.cli.extras import EXTRAS, has_module
+from treefold.cli.console import echo
+from treefold.cli.gpus import find_gpus, torch_build
+from treefold.cli.needs import EXTRAS, has_module
+from treefold.cli.tables import Table
 from treefold.errors import ArgumentError
 from treefold.errors.words import bytes_in_words, counted, printable
 from treefold.execution import gpus, native
@@ -37,6 +46,55 @@ _FRAMEWORKS = {
     "tensorflow": ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")),
     "jax": ("JAX", ("jax",)),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is slow, wrong or missing, in a sentence, and what to do: a command, or a sentence."""
+
+    what: str
+    mend: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is here, by name; what is to be mended; which extras are not installed."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+    to_mend: list[Problem] = field(default_factory=list)
+    not_installed: list[Problem] = field(default_factory=list)
+
+    @property
+    def summary(self) -> str:
+        """Return in a line whether all is well."""
+        if self.to_mend:
+            return f"{counted(len(self.to_mend), 'thing')} to mend"
+        extras = counted(len(self.not_installed), "extra")
+        but = f", but for {extras} not installed" if self.not_installed else ""
+        return f"Everything that this machine can use is in place{but}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return all of it, ready for ``json.dumps``."""
+        return {"ok": not self.to_mend, "summary": self.summary, **asdict(self)}
+
+
+def doctor(*, json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False) -> None:
+    """Say what is here, what is slow or missing, and what to do about it.
+
+    Frameworks are found, not imported. The exit code is 0 whatever is found: --json says whether all is well.
+    """
+    findings = examine()
+    if json:
+        typer.echo(json_text.dumps(findings.to_plain(), indent=2, ensure_ascii=False))
+        return
+    echo(f"{findings.summary}.", "", Table(["what", "found"], list(findings.facts.items()), words=(0, 1)))
+    for title, problems in (("To mend", findings.to_mend), ("Not installed", findings.not_installed)):
+        if problems:
+            echo("", f"{title}:", *(line for problem in problems for line in _lines(problem)))
+
+
+def _lines(problem: Problem) -> tuple[str, str]:
+    return f"- {problem.what}", f"  {problem.mend}"
 
 
 def examine() -> Findings:

@@ -1,12 +1,14 @@
-"""The extras of treefold: what each serves, and the packages whose modules show that it is installed."""
+"""What commands need before they work: packages of extras, and files that can be written."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from treefold.errors import CommandError
+from treefold.files import check_writable
 
 
 class Extra(NamedTuple):
@@ -53,3 +55,11 @@ def needing(modules: Iterable[str]) -> CommandError:
 def is_of_an_extra(module: str) -> bool:
     """Tell whether an extra brings a module."""
     return any(module in extra.packages for extra in EXTRAS.values())
+
+
+def check_output(option: str, path: Path) -> None:
+    """Refuse a file that could not be written in the end, by the ``CommandError`` that names its option."""
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise CommandError.unwritable(option, path, error) from None

@@ -1,4 +1,4 @@
-"""Fills arrays, and counts the wrong elements of results.
+"""The arrays of a measurement: filled, reduced by treefold, and compared element by element with the exact oracle.
 
 Replica r brings 2**r times a small whole number that depends on the position, so that a wrong sum shows which replica
 was lost or counted twice. Contents repeat after a prime number of positions: the exact oracle, which is slow and
@@ -8,6 +8,7 @@ value that repeated sums and products leave alone, and no processor computes fas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import numpy.typing as npt
 from treefold.bench.work import Work
 from treefold.dtypes import COMPLEX, numpy_dtype
 from treefold.errors import BenchError
+from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.testing import fold_arrays
+from treefold.values import Mirrored, PerReplica
 
 Array = npt.NDArray[Any]
 
@@ -86,3 +89,71 @@ def count_wrong(work: Work, tensor: int, result: Array) -> int:
         if block.tobytes() != tile[: len(block)].tobytes():
             wrong += int(np.count_nonzero(block.view(bits) != tile[: len(block)].view(bits)))
     return wrong
+
+
+#: For each tensor, one array per replica.
+Columns = list[list[Array]]
+
+
+class Arrays:
+    """The contributions to some work, and given arrays for its results."""
+
+    def __init__(self, work: Work) -> None:
+        """Allocate and fill the contributions."""
+        self.work = work
+        tensors = range(len(work.shapes))
+        self.sources: Columns = [[new_input(work, r, t) for r in range(work.devices)] for t in tensors]
+        self._given: Columns | None = None
+
+    def given(self) -> Columns:
+        """Return arrays of the results' shapes and dtype, the same ones every time, touched before."""
+        if self._given is None:
+            dtype = expected(self.work, 0).dtype
+            self._given = [[np.zeros(shape, dtype) for _ in range(self.work.devices)] for shape in self.work.shapes]
+            for array in (array for column in self._given for array in column):
+                array[...] = 0
+        return self._given
+
+    def name_owners(self) -> None:
+        """Fill the contributions with values that say whose they are."""
+        for tensor, column in enumerate(self.sources):
+            for replica, array in enumerate(column):
+                fill(array, pattern(self.work, replica, tensor))
+
+    def clear(self) -> None:
+        """Fill the contributions with zeros, which repeated reductions in place leave as they are."""
+        for array in (array for column in self.sources for array in column):
+            array[...] = 0
+
+
+def make_call(arrays: Arrays, work: Work) -> Callable[[], list[Mirrored]]:
+    """Return the call that does ``work``, which may place or accumulate otherwise than the arrays' own."""
+    values = [PerReplica(column) for column in arrays.sources]
+    ops: CrossDeviceOps
+    pairs: list[tuple[PerReplica, PerReplica | str]]
+    if work.placement == "shared":
+        ops = ReductionToOneDevice(accumulate=work.accumulate)
+        pairs = [(value, "cpu:0") for value in values]
+    else:
+        ops = HierarchicalCopyAllReduce(accumulate=work.accumulate)
+        pairs = [(value, value) for value in values]
+    out: list[PerReplica] | None = None
+    if work.placement == "in-place":
+        out = values
+    elif work.placement == "out-of-place":
+        out = [PerReplica(column) for column in arrays.given()]
+    op, is_batch = work.op, len(pairs) > 1
+    value, destinations = pairs[0]
+    target = None if out is None else out[0]
+    if is_batch:
+        return lambda: ops.batch_reduce(op, pairs, out=out)
+    return lambda: [ops.reduce(op, value, destinations, out=target)]
+
+
+def check_call(arrays: Arrays, work: Work) -> int:
+    """Return how many elements of all results one call gets wrong; the contributions name their owners before it."""
+    arrays.name_owners()
+    results = make_call(arrays, work)()
+    return sum(
+        count_wrong(work, tensor, result) for tensor, mirrored in enumerate(results) for result in mirrored.values
+    )
