@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treefold.bench.clock import Pace
-from treefold.bench.results import Rival, Row, format_spread
+from treefold.bench.results import BaselineRow, Row, format_spread
 from treefold.bench.sweep import Variant
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.errors.words import bytes_in_words
@@ -166,7 +166,7 @@ def _variant(key: str, form: str, *, most: float, is_inverse: bool) -> Judge:
     return judge
 
 
-def _rivals(rows: Mapping[str, Row], key: str) -> Sequence[Rival]:
+def _rivals(rows: Mapping[str, Row], key: str) -> Sequence[BaselineRow]:
     return rows[key].rivals if key in rows else ()
 
 

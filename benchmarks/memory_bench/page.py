@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memory_bench.figures import Figure
-from treefold.bench.results import HEADER, RIVAL_HEADER, Row, Run, format_spread, rival_rows, row_cells
+from treefold.bench.results import BASELINE_HEADER, HEADER, Row, Run, baseline_rows, format_spread, row_cells
 from treefold.cli.tables import markdown_table
 
 _FIGURES_HEADER = ("figure", "wanted", "measured", "reached")
@@ -39,7 +39,7 @@ def make_page(
             ("replicas", *HEADER), [[str(r.devices), *row_cells(r)] for k, r in rows.items() if k not in sweep]
         ),
         "## Peers and variants",
-        markdown_table(RIVAL_HEADER, rival_rows(list(rows.values()))),
+        markdown_table(BASELINE_HEADER, baseline_rows(list(rows.values()))),
         "## Not measured",
         _missing(
             run, rows, [(figure.work, verdict.measured) for figure, verdict in verdicts if verdict.is_reached is None]

@@ -13,7 +13,7 @@ from memory_bench.picture import make_figure
 from treefold.bench.arrays import Arrays, check_call, count_wrong, fill, new_input, pattern
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.results import Rival, Row, Run, rows_to_csv
+from treefold.bench.results import BaselineRow, Row, Run, rows_to_csv
 from treefold.bench.sweep import Progress, Variant, measure
 from treefold.bench.work import MODELS, PLACEMENTS, Work, shapes_of_size
 from treefold.cli.sizes import parse_size, sweep_sizes
@@ -23,9 +23,9 @@ from treefold.execution import native
 
 SPREAD = Spread(0.001, 0.0009, 0.0012, 0.002)
 RIVALS = (
-    Rival("torch", "add(out=)", SPREAD, Spread(2.0, 1.5, 2.5, 3.0), 0),
-    Rival("jax", "", note="not installed"),
-    Rival("treefold", "into new results", SPREAD, Spread(1.1, 1.0, 1.2, 1.3), 0),
+    BaselineRow("torch", "add(out=)", SPREAD, Spread(2.0, 1.5, 2.5, 3.0), 0),
+    BaselineRow("jax", "", note="not installed"),
+    BaselineRow("treefold", "into new results", SPREAD, Spread(1.1, 1.0, 1.2, 1.3), 0),
 )
 ROW = Row("1 MiB", 1 << 20, 1 << 18, SPREAD, limit_s=SPREAD, of_limit=Spread(0.9, 0.8, 0.95, 1.0), rivals=RIVALS)
 RUN = Run("2026-01-02", {"cores": "2"}, {"numpy": "2"}, (ROW, dataclasses.replace(ROW, rivals=())), SPREAD, "bench")
@@ -244,7 +244,7 @@ class TestLimit:
 class TestPicture:
     def test_draws_no_bars_on_logarithmic_axes(self):
         """There is no zero for them to begin at: sizes are curves, models dots, each at its own time."""
-        rivals = (Rival("numpy", "np.add", SPREAD, SPREAD), Rival("torch", "add", SPREAD, SPREAD))
+        rivals = (BaselineRow("numpy", "np.add", SPREAD, SPREAD), BaselineRow("torch", "add", SPREAD, SPREAD))
         models = [dataclasses.replace(ROW, name=name, rivals=rivals) for name in MODELS]
         sizes, gradients = make_figure([ROW, *models], title="a run").axes
         for axis in (sizes, gradients):
@@ -264,9 +264,13 @@ class TestPage:
 
     def test_every_figure_finds_its_row(self):
         keys = {entry.key: entry for entry in make_entries(Pace(3, 1))}
-        variants = {key: [Rival("treefold", v.form, SPREAD, SPREAD) for v in e.variants] for key, e in keys.items()}
-        peers = {key: [Rival(name, "form", SPREAD, SPREAD) for name in e.libraries] for key, e in keys.items()}
-        forms = [Rival("tensorflow", f, SPREAD, SPREAD) for f in ("eager", "in a function", "packed hierarchical copy")]
+        variants = {
+            key: [BaselineRow("treefold", v.form, SPREAD, SPREAD) for v in e.variants] for key, e in keys.items()
+        }
+        peers = {key: [BaselineRow(name, "form", SPREAD, SPREAD) for name in e.libraries] for key, e in keys.items()}
+        forms = [
+            BaselineRow("tensorflow", f, SPREAD, SPREAD) for f in ("eager", "in a function", "packed hierarchical copy")
+        ]
         rows = {
             key: dataclasses.replace(
                 ROW, nbytes=e.work.nbytes, devices=e.work.devices, rivals=(*variants[key], *peers[key], *forms)

@@ -6,7 +6,7 @@ import io
 import json
 
 from treefold.bench.clock import Spread
-from treefold.bench.results import Rival, Row, Run
+from treefold.bench.results import BaselineRow, Row, Run
 
 _DERIVED = ("algbw_gb_per_s", "busbw_gb_per_s")
 _PARTS = ("median", "low", "high", "p99")
@@ -20,7 +20,7 @@ def run_of_json(text):
     rows = []
     for row in data.pop("rows"):
         fields = {name: value for name, value in row.items() if name not in _DERIVED}
-        fields["rivals"] = tuple(Rival(**_with_spreads(rival, "time_s", "ratio")) for rival in row["rivals"])
+        fields["rivals"] = tuple(BaselineRow(**_with_spreads(rival, "time_s", "ratio")) for rival in row["rivals"])
         rows.append(Row(**_with_spreads(fields, "time_s", "limit_s", "of_limit")))
     return Run(rows=tuple(rows), notes=tuple(data.pop("notes")), **_with_spreads(data, "copy_gb_per_s"))
 
@@ -37,7 +37,7 @@ def rows_of_csv(text):
             rows.append([Row(**plain, time_s=time, limit_s=limit, of_limit=share), []])
         else:
             wrong = int(cells["wrong"]) if cells["wrong"] else None
-            rows[-1][1].append(Rival(peer, form, time, share, wrong, note))
+            rows[-1][1].append(BaselineRow(peer, form, time, share, wrong, note))
     return tuple(dataclasses.replace(row, rivals=tuple(rivals)) for row, rivals in rows)
 
 

@@ -1,6 +1,6 @@
-"""Times: contestants take turns, and their times become spreads and ratios.
+"""Times: treefold and baselines take turns, and their times become spreads and ratios.
 
-Machines drift: another program, another frequency. Contestants therefore take turns, and a ratio is taken within
+Machines drift: another program, another frequency. They therefore take turns, and a ratio is taken within
 each round before the median over the rounds is.
 """
 
@@ -46,7 +46,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The number of calls of each contestant: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
+    """The number of calls of each runner: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
 
     rounds: int
     warmup: int
@@ -70,9 +70,9 @@ def clocked(call: Callable[[], object], clock: Callable[[], float] = time.perf_c
 def interleave(
     runners: Mapping[str, Runner], pace: Pace, *, pause_s: float = 0.0, tick: Callable[[], object] = lambda: None
 ) -> dict[str, Rounds]:
-    """Run all contestants in turns and return their times; every other round goes in the opposite order.
+    """Run all runners in turns and return their times; every other round goes in the opposite order.
 
-    ``pause_s`` between contestants lets the threads of the one before fall asleep. ``tick`` is called after each turn.
+    ``pause_s`` between runners lets the threads of the one before fall asleep. ``tick`` is called after each turn.
     """
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in runners}
     is_long: dict[str, bool] = {}
@@ -108,5 +108,5 @@ def spread_of_ratios(one: Rounds, other: Rounds) -> Spread:
 
 
 def calls_per_round(seconds: float, *, round_s: float = 0.004, most: int = 200) -> int:
-    """Return how many calls of this length make a round that is long beside a turn of another contestant."""
+    """Return how many calls of this length make a round that is long beside a turn of another runner."""
     return max(1, min(most, math.ceil(round_s / max(seconds, 1e-9))))

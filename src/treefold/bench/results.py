@@ -15,10 +15,11 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class BaselineRow:
     """Another way to do the same work, measured in turns with treefold's; or why it was not measured.
 
     ``ratio`` is its time over treefold's in the same rounds. ``wrong`` counts elements that differ from the oracle's.
+    ``peer`` is the baseline's name, and ``Row.rivals`` are all baselines, as written files call them.
     """
 
     peer: str
@@ -57,7 +58,7 @@ class Row:
     limit_s: Spread | None = None
     of_limit: Spread | None = None
     wrong: int = 0
-    rivals: tuple[Rival, ...] = ()
+    rivals: tuple[BaselineRow, ...] = ()
 
     @property
     def algbw_gb_per_s(self) -> float:
@@ -98,7 +99,7 @@ _CSV = (*_PLAIN, *(f"{name}_{part}" for name in _SPREADS for part in _PARTS), *_
 
 
 def rows_to_csv(rows: Iterable[Row]) -> str:
-    """Return a line per row; rivals have lines of their own, with ``peer`` and ``form``."""
+    """Return a line per row; baselines have lines of their own, with ``peer`` and ``form``."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_CSV, "peer", "form", "note"], lineterminator="\n")
     writer.writeheader()
@@ -108,7 +109,7 @@ def rows_to_csv(rows: Iterable[Row]) -> str:
         writer.writerow(plain | derived | _cells(row.time_s, row.limit_s, row.of_limit) | {"peer": "treefold"})
         for rival in row.rivals:
             names = {"peer": rival.peer, "form": rival.form, "note": rival.note, "wrong": rival.wrong}
-            # A rival's share of treefold's time stands where treefold's share of the limit does.
+            # A baseline's share of treefold's time stands where treefold's share of the limit does.
             writer.writerow(plain | _cells(rival.time_s, None, rival.ratio) | names)
     return text.getvalue()
 
@@ -126,7 +127,7 @@ HEADER = (
     "work", "size (B)", "count", "type", "op", "where", "time (µs)", "p99 (µs)",
     "algbw (GB/s)", "busbw (GB/s)", "% of limit", "#wrong",
 )  # fmt: skip
-RIVAL_HEADER = ("work", "peer", "form", "time (µs)", "p99 (µs)", "peer / treefold", "#wrong")
+BASELINE_HEADER = ("work", "peer", "form", "time (µs)", "p99 (µs)", "peer / treefold", "#wrong")
 
 _NONE = "—"
 
@@ -149,8 +150,8 @@ def row_cells(row: Row) -> list[str]:
     ]
 
 
-def rival_cells(row: Row, rival: Rival) -> list[str]:
-    """Return a rival's cells under ``RIVAL_HEADER``; of one that was not measured, the reason."""
+def baseline_cells(row: Row, rival: BaselineRow) -> list[str]:
+    """Return a baseline's cells under ``BASELINE_HEADER``; of one that was not measured, the reason."""
     name = f"{row.name} {row.placement}" if row.dtype == "float32" else f"{row.name} {row.dtype} {row.placement}"
     if rival.time_s is None or rival.ratio is None:
         return [name, rival.peer, rival.note, _NONE, _NONE, _NONE, _NONE]
@@ -165,9 +166,9 @@ def rival_cells(row: Row, rival: Rival) -> list[str]:
     ]
 
 
-def rival_rows(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the cells of all rivals."""
-    return [rival_cells(row, rival) for row in rows for rival in row.rivals]
+def baseline_rows(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the cells of all baselines."""
+    return [baseline_cells(row, rival) for row in rows for rival in row.rivals]
 
 
 def format_us(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""One work after another: check, measure against the limit, measure against rivals, check again."""
+"""One work after another: check, measure against the limit, measure against baselines, check again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treefold.bench.clock import (
     spread_of_ratios,
 )
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.results import Rival, Row
+from treefold.bench.results import BaselineRow, Row
 from treefold.bench.work import Work
 from treefold.errors import BenchError, PeerError
 from treefold.execution import native
@@ -33,7 +33,7 @@ _PAUSE_S = 0.004
 
 
 #: Contributions, results, and what a library needs in between, in units of all contributions.
-_PEER_COPIES = 3
+_BASELINE_COPIES = 3
 _LARGE_BYTES = 400 << 20
 
 
@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Another way to call treefold on the same contributions, measured as a rival under this name."""
+    """Another way to call treefold on the same contributions, measured as a baseline under this name."""
 
     form: str
     work: Work
@@ -74,7 +74,7 @@ def measure(
     for variant in variants:
         calls[variant.form] = clocked(make_call(arrays, variant.work))
     times = interleave(calls | loops, pace, tick=progress.tick)
-    rivals = [_rival(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
+    rivals = [_baseline_row(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
     for baseline in baselines:
         rivals += _against(baseline, work, calls[_OURS], pace, progress)
     if variants:
@@ -101,13 +101,13 @@ def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
     return {name: loops[name] for name in find_fastest(loops)} if loops else {}
 
 
-def _against(baseline: Measured, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:
+def _against(baseline: Measured, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[BaselineRow]:
     """Return what each form of one baseline takes, or the one reason why it cannot."""
     progress.begin(f"{work.name} {work.dtype} against {baseline.name}")
-    needed, available = _PEER_COPIES * work.nbytes * work.devices, available_memory()
+    needed, available = _BASELINE_COPIES * work.nbytes * work.devices, available_memory()
     if available is not None and needed > available:
         note = f"needs about {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} GB are free"
-        return [Rival(baseline.name, "", note=note)]
+        return [BaselineRow(baseline.name, "", note=note)]
     try:
         forms = baseline.prepare(work)
         wrong = {form: baseline.count_wrong(form) for form in forms}
@@ -117,15 +117,15 @@ def _against(baseline: Measured, work: Work, ours: Runner, pace: Pace, progress:
         if work.nbytes * work.devices > _LARGE_BYTES:
             baseline.close()  # allocators keep what they have; the next one may need it
     except PeerError as error:
-        return [Rival(baseline.name, "", note=str(error))]
-    return [dataclasses.replace(_rival(baseline.name, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
+        return [BaselineRow(baseline.name, "", note=str(error))]
+    return [dataclasses.replace(_baseline_row(baseline.name, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
 
 
-def _rival(peer: str, form: str, its: Rounds, ours: Rounds) -> Rival:
-    return Rival(peer, form, spread_of_calls(its), spread_of_ratios(its, ours))
+def _baseline_row(peer: str, form: str, its: Rounds, ours: Rounds) -> BaselineRow:
+    return BaselineRow(peer, form, spread_of_calls(its), spread_of_ratios(its, ours))
 
 
-def _row(work: Work, pace: Pace, times: Rounds, *, wrong: int, rivals: tuple[Rival, ...]) -> Row:
+def _row(work: Work, pace: Pace, times: Rounds, *, wrong: int, rivals: tuple[BaselineRow, ...]) -> Row:
     return Row(
         name=work.name,
         nbytes=work.nbytes,

@@ -20,7 +20,16 @@ import treefold
 from treefold.bench.baselines import BASELINES, InProcess
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.results import HEADER, RIVAL_HEADER, Row, Run, format_spread, rival_rows, row_cells, rows_to_csv
+from treefold.bench.results import (
+    BASELINE_HEADER,
+    HEADER,
+    Row,
+    Run,
+    baseline_rows,
+    format_spread,
+    row_cells,
+    rows_to_csv,
+)
 from treefold.bench.sweep import Progress, measure
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.cli.bench_ranks import bench_ranks, read_baselines
@@ -211,10 +220,10 @@ def _print(run: Run) -> None:
         print(f"{name + ':':<13} {fact}")
     print()
     echo(Table(HEADER, [row_cells(row) for row in run.rows], words=(0, 3, 4, 5)))
-    rivals = rival_rows(run.rows)
+    rivals = baseline_rows(run.rows)
     if rivals:
         print()
-        echo(Table(RIVAL_HEADER, rivals, words=(0, 1, 2)))
+        echo(Table(BASELINE_HEADER, rivals, words=(0, 1, 2)))
 
 
 def _above_table(run: Run) -> dict[str, str]:
