@@ -150,7 +150,7 @@ class TestPcie:
 class TestTable:
     def test_is_read_whole(self):
         table = nvidia_smi.read_table(pasted.TWO_RTX_3090)
-        assert table == nvidia_smi.LinkTable(("GPU0", "GPU1"), (("X", "NV4"), ("NV4", "X")), ("0-23", "0-23"))
+        assert table == nvidia_smi.SmiTable(("GPU0", "GPU1"), (("X", "NV4"), ("NV4", "X")), ("0-23", "0-23"))
 
     def test_splits_cells_that_touch(self):
         """A column that is full leaves no blank before the next: NODENODE is two cells, NV12NODE as well."""

@@ -41,7 +41,7 @@ _MOST_DIRECT, _MOST = 18, 36  # NVLinks of a GPU to others; of any GPU: more tha
 
 
 @dataclass(frozen=True)
-class LinkTable:
+class SmiTable:
     """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``cpus``: the CPUs beside each.
 
     ``cut``: the names whose rows are cut off and read from the columns of the others.
@@ -83,7 +83,7 @@ def parse(text: str) -> Topology:
     return machine.build(every_pair=False)
 
 
-def read_table(text: str) -> LinkTable:
+def read_table(text: str) -> SmiTable:
     """Return the table of a paste: prompts, legends, colours and missing separators in the header do not matter.
 
     Raises:
@@ -110,7 +110,7 @@ def read_table(text: str) -> LinkTable:
         raise ParseError.two_machines(f"the row of {Counter(names).most_common(1)[0][0]} stands there twice")
     if len(names) > MAX_ROWS:
         raise ParseError.too_much("rows", len(names), MAX_ROWS)
-    table = _completed(LinkTable(tuple(names), tuple(cells), tuple(cpus)), _COLUMN.findall(header))
+    table = _completed(SmiTable(tuple(names), tuple(cells), tuple(cpus)), _COLUMN.findall(header))
     _check_whole(table, header, text)
     _check_consistent(table)
     return table
@@ -129,7 +129,7 @@ def _leading_cells(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(row)
 
 
-def _completed(table: LinkTable, columns: Sequence[str]) -> LinkTable:
+def _completed(table: SmiTable, columns: Sequence[str]) -> SmiTable:
     """Return a table whose last rows, of NICs, are cut off with these rows, as the columns of the others have them.
 
     The header (``columns``) tells that no row of a GPU is among them. A table that is whole, or lacks more, is returned
@@ -150,10 +150,10 @@ def _completed(table: LinkTable, columns: Sequence[str]) -> LinkTable:
     for number, name in enumerate(cut, whole):
         relations = (_UNKNOWN if other != name else "X" for other in cut)
         cells = (*cells, (*(row[number] for row in table.cells[:whole]), *relations))
-    return LinkTable((*names, *cut), cells, (*table.cpus[:whole], *("" for _ in cut)), cut)
+    return SmiTable((*names, *cut), cells, (*table.cpus[:whole], *("" for _ in cut)), cut)
 
 
-def _check_whole(table: LinkTable, header: str, text: str) -> None:
+def _check_whole(table: SmiTable, header: str, text: str) -> None:
     """Refuse rows that are missing or short, and name the cell where it is one that ends them."""
     names, cells = table.names, table.cells
     missing = [name for name in re.findall(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)", header) if name not in names]
@@ -188,7 +188,7 @@ def _strange_cell(text: str, name: str) -> str:
     return ""
 
 
-def _check_consistent(table: LinkTable) -> None:
+def _check_consistent(table: SmiTable) -> None:
     names, cells = table.names, table.cells
     for i, name in enumerate(names):
         if cells[i][i] != "X" or cells[i].count("X") != 1:
@@ -199,7 +199,7 @@ def _check_consistent(table: LinkTable) -> None:
                 raise ParseError.inconsistent(TOOL, problem)
 
 
-def _add_nvlinks(machine: MachineFacts, table: LinkTable, gpus: dict[str, str]) -> None:
+def _add_nvlinks(machine: MachineFacts, table: SmiTable, gpus: dict[str, str]) -> None:
     """Add NVLinks: direct ones, or ports of an NVSwitch where a GPU would need more links than any has."""
     links = {a: _nvlinks_of(table, a, gpus) for a in gpus}
     if not any(links.values()):
@@ -226,7 +226,7 @@ def _add_nvlinks(machine: MachineFacts, table: LinkTable, gpus: dict[str, str]) 
     )
 
 
-def _nvlinks_of(table: LinkTable, gpu: str, gpus: Mapping[str, str]) -> dict[str, int]:
+def _nvlinks_of(table: SmiTable, gpu: str, gpus: Mapping[str, str]) -> dict[str, int]:
     row = zip(table.names, table.cells[table.names.index(gpu)], strict=True)
     return {peer: int(cell[2:]) for peer, cell in row if peer in gpus and cell.startswith("NV") and int(cell[2:])}
 
@@ -244,7 +244,7 @@ def nvlink_guess(links_of_a_gpu: int, counts: set[int], *, switched: bool) -> fl
     return rates.nvlink_gb_per_s(70)
 
 
-def _add_pcie(machine: MachineFacts, table: LinkTable, gpus: dict[str, str]) -> None:
+def _add_pcie(machine: MachineFacts, table: SmiTable, gpus: dict[str, str]) -> None:
     names, cells = table.names, table.cells
     pairs = [(i, j) for i in range(len(names)) for j in range(i) if cells[i][j] != _UNKNOWN]
 
