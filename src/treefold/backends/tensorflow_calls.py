@@ -20,8 +20,11 @@ from treefold.backends.tracing import Like
 
 
 def register(function: Callable[..., Any]) -> str:
-    """Return the name by which graphs call a function, which lives as long as somebody else holds it."""
-    name: str = script_ops._py_funcs.insert(function)  # noqa: SLF001 - numpy_function's own; it refers weakly to it
+    """Return the one name by which graphs call a function, which lives as long as somebody else holds it."""
+    known: Any = function
+    if not hasattr(known, "_treefold_name"):
+        known._treefold_name = script_ops._py_funcs.insert(known)  # noqa: SLF001 - numpy_function's own; it refers weakly to it
+    name: str = known._treefold_name  # noqa: SLF001 - an attribute of ours
     return name
 
 

@@ -10,12 +10,13 @@ from tensorflow.python.eager import record
 
 import treefold.ops
 from treefold.backends.tensorflow import local_device
+from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import read_pairs
 from treefold.errors import ArgumentError, CallError, MismatchError, MissingImplementationError
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import traced
 from treefold.tensorflow.errors import ReplicaMismatchError
-from treefold.tensorflow.traced import Callbacks
+from treefold.tensorflow.traced import MAX_CALLBACKS, Callbacks
 from treefold.tensorflow.values import (
     TensorPair,
     as_distributed,
@@ -63,7 +64,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         if ops is not None and not isinstance(ops, treefold.ops.CrossDeviceOps):
             raise ArgumentError.option(ops=ops)
         self._ops = ops
-        self._callbacks = Callbacks()
+        self._callbacks: Callbacks = BoundedCache(MAX_CALLBACKS)
 
     @_as_written
     def reduce(

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 import treefold.ops
 from treefold.backends import HostArray
-from treefold.backends.tensorflow_calls import keep_with_graph, register, runs_on_host
+from treefold.backends.tensorflow_calls import call_numpy, runs_on_host
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import check_honoured
 from treefold.calls.entry import check_devices, common_backend
@@ -38,7 +38,10 @@ from treefold.values import IndexedSlices, PerReplica
 
 #: A larger value is sent as it is: a copy into the pack and one out of it would cost more than sending it.
 MOST_BYTES = 1 << 15
-_MAX_FUNCTIONS = 64
+#: The functions that graphs call, by everything that they depend on: one serves all traces that need the same.
+#: Copies begin empty: TensorFlow's names for functions are worth nothing in another process.
+Callbacks: TypeAlias = BoundedCache[Hashable, Callable[..., list[Any]]]
+MAX_CALLBACKS = 64
 
 
 def reduced(
@@ -223,9 +226,9 @@ class HostReduction:
             types += [pair.components[0].indices.dtype] if pair.is_sparse else []
         flat = [tensor for pair in pairs for tensor in pair.tensors()]
         key = (self.fold, layouts, self.options)
-        function = _reduction_of_arrays
-        made = self.callbacks.call(key, lambda: function(self.ops, self.fold, layouts, self.options), flat, types)
-        remaining = iter(made)
+        make = _reduction_of_arrays
+        function = self.callbacks.made(key, lambda: make(self.ops, self.fold, layouts, self.options))
+        remaining = iter(call_numpy(function, flat, types))
         return [_with_shape(pair, remaining) for pair in pairs]
 
 
@@ -343,34 +346,3 @@ def unpacked(result: Any, pairs: Sequence[TensorPair]) -> list[list[Any]]:
 
 def _reshaped(flat: Any, shape: Sequence[int]) -> Any:
     return flat if len(flat.shape) == len(shape) == 1 else tf.reshape(flat, shape)
-
-
-class Callbacks:
-    """The functions that graphs call, by everything that they depend on, with TensorFlow's names for them.
-
-    ``tf.numpy_function`` registers a new function at every trace. Here one is registered once for all traces that need
-    the same. It lives as long as the graphs that call it.
-
-    Copies begin empty: a name is worth nothing in another process, and graphs keep the functions that they call.
-    """
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._registered: BoundedCache[Hashable, tuple[Callable[..., list[Any]], str]] = BoundedCache(_MAX_FUNCTIONS)
-
-    def call(
-        self,
-        key: Hashable,
-        make: Callable[[], Callable[..., list[Any]]],
-        tensors: Sequence[Any],
-        types: Sequence[Any],
-    ) -> list[Any]:
-        """Add a call to the graph that is being traced: of the function of ``key``, made now if it is not there."""
-        registered = self._registered.get(key)
-        if registered is None:
-            function = make()
-            registered = (function, register(function))
-            self._registered.put(key, registered)
-        function, token = registered
-        keep_with_graph(function)
-        return list(tf.raw_ops.PyFuncStateless(input=tensors, token=token, Tout=types, name="TreefoldReduce"))
