@@ -46,19 +46,16 @@ _LINE = 64
 class Contribution(NamedTuple):
     """What this rank brings to a call: the arrays of each leaf, with the axis first, and its out array, if any.
 
-    ``axis``: None if arrays move whole.
+    ``memory``: of the out arrays, where results can be written there as they are. ``axis``: None if arrays move whole.
+    ``digest``: of everything in which ranks must agree.
     """
 
     entry: Entry
     arrays: list[list[HostArray]]
     outs: list[Any] | None
+    memory: list[HostArray | None]
     axis: int | None
-
-    def memory(self, index: int) -> HostArray | None:
-        """Return the memory of a leaf's out array, if the result can be written there as it is."""
-        if self.outs is None or self.axis:  # along any other axis, results have to be turned first
-            return None
-        return memory_of(self.entry.parts[index].operand.backend, self.outs[index], self.arrays[index][0].dtype)
+    digest: bytes
 
 
 class Announcement(NamedTuple):
@@ -105,10 +102,11 @@ class Collectives(TracedCalls):
             return call_later(
                 backend, value, lambda given: self._when_run(self.broadcast, given, root), lambda array, _: Like(array)
             )
-        own, is_root = _read(PerReplica([value]), None, out), self._link.rank == root
+        own, is_root = _read("broadcast", PerReplica([value]), None, out), self._link.rank == root
         shares = [LeafPieces([one.nbytes], [(0, one)] * is_root, (0, one.shape)) for [one] in own.arrays]
-        key = call_key(CallKind.BROADCAST, root=root, digest=layout_of(own.entry))
-        leaves = ", ".join(f"{one.dtype.name} {one.shape}" for [one] in own.arrays)
+        key = call_key(CallKind.BROADCAST, root=root, digest=own.digest)
+        pairs = zip(own.entry.parts, own.arrays, strict=True)
+        leaves = ", ".join([f"{part.dtype} {one.shape}" for part, [one] in pairs])
         description = f"broadcast from rank {root} of {leaves[:300] or 'nothing'}"
         return _wrapped(own, self._place(own, shares, key, description))
 
@@ -131,12 +129,12 @@ class Collectives(TracedCalls):
                 is_wanted=is_wanted,
             )
         local = value if isinstance(value, DistributedValues) else PerReplica([value])
-        own = _read(local, axis, out if is_wanted else None)
+        own = _read(f"gather {destinations}", local, axis, out if is_wanted else None)
         name = f"gather to rank {root}"
         if root is None:
             name = f"all_gather{f' to {destinations}' * bool(destinations)}"
         leaves = counted(len(own.entry.parts), "leaf", "leaves")
-        joined = self._join(own, f"{name} along axis {axis} of {leaves}", root, destinations)
+        joined = self._join(own, f"{name} along axis {axis} of {leaves}", root)
         return None if joined is None else _wrapped(own, joined.arrays)
 
     def join(self, entry: Entry, description: str, root: int | None) -> Joined | None:
@@ -147,12 +145,13 @@ class Collectives(TracedCalls):
 
         """
         check_movable(entry)
-        return self._join(Contribution(entry, [*map(host_arrays, entry.parts)], None, 0), description, root, "")
+        arrays, digest = [*map(host_arrays, entry.parts)], layout_of(entry, "join", with_shapes=False)
+        return self._join(Contribution(entry, arrays, None, [None] * len(arrays), 0, digest), description, root)
 
     def scatter(self, value: Any, root: int, axis: int, out: Any) -> Any:
         """Return this rank's part of the root's value."""
         own = _read_untraced("scatter", value, axis, out)
-        announced = self._announce("scatter", own, [()] * len(own.arrays), root)
+        announced = self._announce(own, [()] * len(own.arrays), root, f"scatter along axis {axis}")
         pairs = zip(own.entry.parts, own.arrays, announced, strict=True)
         shares = [self._scattered(part, array, said, root, axis) for part, [array], said in pairs]
         return self._stream("scatter", own, shares, root)
@@ -161,14 +160,14 @@ class Collectives(TracedCalls):
         """Return the parts that all ranks have for this one, behind each other."""
         own = _read_untraced("all_to_all", value, axis, out)
         cuts = [_cut("all_to_all", array.shape, axis, lengths, self._link.size) for [array] in own.arrays]
-        announced = self._announce("all_to_all", own, cuts, None)
+        announced = self._announce(own, cuts, None, f"all_to_all along axis {axis}")
         pairs = zip(own.entry.parts, own.arrays, announced, strict=True)
         shares = [self._exchanged(part, array, said, axis) for part, [array], said in pairs]
         return self._stream("all_to_all", own, shares, None)
 
-    def _join(self, own: Contribution, description: str, root: int | None, destinations: str) -> Joined | None:
+    def _join(self, own: Contribution, description: str, root: int | None) -> Joined | None:
         axis, rank, parts = own.axis or 0, self._link.rank, own.entry.parts
-        announced = self._announce("gather", own, [()] * len(parts), root, destinations, description)
+        announced = self._announce(own, [()] * len(parts), root, description)
         shares, replicas = [], []
         for part, arrays, said in zip(parts, own.arrays, announced, strict=True):
             shapes = [shape for one in said for shape in one.shapes]
@@ -179,32 +178,24 @@ class Collectives(TracedCalls):
             sizes = [math.prod(shape) * arrays[0].itemsize for shape in shapes]
             shares.append(LeafPieces(sizes, [*given], (0, (length, *shapes[0][1:]))))
             replicas.append(len(shapes))
-        digest = layout_of(own.entry, destinations, with_shapes=False)
-        key = call_key(CallKind.GATHER, how=(axis & 255, 0), root=root, digest=digest)
+        key = call_key(CallKind.GATHER, how=(axis & 255, 0), root=root, digest=own.digest)
         is_wanted = root in {None, rank}
         made = self._place(own, shares, key, description, is_wanted=is_wanted)
         return Joined(made, replicas) if is_wanted else None
 
     def _announce(
-        self,
-        collective: str,
-        own: Contribution,
-        cuts: Sequence[Sequence[int]],
-        root: int | None,
-        destinations: str = "",
-        description: str = "",
+        self, own: Contribution, cuts: Sequence[Sequence[int]], root: int | None, description: str
     ) -> list[list[Announcement]]:
         """Return what each rank announces, leaf by leaf."""
         axis, parts = own.axis or 0, own.entry.parts
-        digest = layout_of(own.entry, f"{collective} {destinations}", with_shapes=False)
-        key = call_key(CallKind.ANNOUNCED, how=(axis & 255, 0), root=root, digest=digest)
+        key = call_key(CallKind.ANNOUNCED, how=(axis & 255, 0), root=root, digest=own.digest)
         rooms: list[int | None] = [None] * len(parts)
         if own.outs is not None:
             pairs = zip(parts, own.outs, strict=True)
             rooms = [part.operand.backend.shape_dtype(out)[0][axis] for part, out in pairs]
         leaves = zip(own.arrays, cuts, rooms, strict=True)
         brought = [([array.shape for array in arrays], cut, room) for arrays, cut, room in leaves]
-        everyone = self._link.announce(key, brought, description=description or f"{collective} along axis {axis}")
+        everyone = self._link.announce(key, brought, description=description)
         return [[Announcement(*one) for one in said] for said in zip(*everyone, strict=True)]
 
     def _scattered(
@@ -256,8 +247,8 @@ class Collectives(TracedCalls):
     def _stream(self, collective: str, own: Contribution, shares: Sequence[LeafPieces], root: int | None) -> Any:
         """Move all leaves as one stream, in parts if it is long, and return the result."""
         stream, _, results = _laid_out(own, shares, makes=True)
-        layout = layout_of(own.entry, with_shapes=False).hex()[:8]
-        move(self._link, stream, collective, f"{layout} along axis {own.axis}, {stream.nbytes} bytes", root=root)
+        layout = f"{own.digest.hex()[:8]} along axis {own.axis}, {stream.nbytes} bytes"
+        move(self._link, stream, collective, layout, root=root)
         return _wrapped(own, results)
 
 
@@ -305,21 +296,27 @@ def announce_counts(link: GroupLink, sent: Sequence[int], expected: Sequence[int
     return [counts for counts, _ in said]
 
 
-def _read(value: DistributedValues, axis: int | None, out: Any) -> Contribution:
+def _read(collective: str, value: DistributedValues, axis: int | None, out: Any) -> Contribution:
     read_leaf: LeafReader = read_copied_leaf if axis is None else functools.partial(read_gathered_leaf, axis=axis)
     entry = read_entry(value, read_components(value.values), _DEVICE, read_leaf)
     check_movable(entry)
     outs = None
     if out is not None:
         outs = read_outs(out, entry) if axis is None else read_joining_outs(out, entry, axis)
-    return Contribution(entry, [host_arrays(part) for part in entry.parts], outs, axis)
+    arrays = [host_arrays(part) for part in entry.parts]
+    memory: list[HostArray | None] = [None] * len(arrays)
+    if outs is not None and not axis:  # along any other axis, results have to be turned first
+        triples = zip(entry.parts, outs, arrays, strict=True)
+        memory = [memory_of(part.operand.backend, out, one.dtype) for part, out, [one, *_] in triples]
+    digest = layout_of(entry, collective, with_shapes=axis is None)
+    return Contribution(entry, arrays, outs, memory, axis, digest)
 
 
 def _read_untraced(collective: str, value: Any, axis: int, out: Any) -> Contribution:
     _check_axis(axis)
     if tracing_backend(value) is not None:
         raise ArgumentError.traced(collective)
-    return _read(PerReplica([value]), axis, out)
+    return _read(collective, PerReplica([value]), axis, out)
 
 
 def _laid_out(
@@ -329,16 +326,20 @@ def _laid_out(
 
     ``makes``: whether to return memory for the results, too, which are targets of the stream then.
     """
-    sources, begins, results, end = list[tuple[int, HostArray]](), list[int](), list[HostArray](), 0
+    sources: list[tuple[int, HostArray]] = []
+    begins: list[int] = []
+    results: list[HostArray] = []
+    end = 0
     for index, (share, arrays) in enumerate(zip(shares, own.arrays, strict=True)):
         starts = [*itertools.accumulate(share.sizes, initial=-(-end // _LINE) * _LINE)]
         end, (first, shape) = starts[-1], share.taken
         sources += [(starts[number], array) for number, array in share.given]
         begins.append(starts[first])
         if makes:
-            memory = own.memory(index)
+            memory = own.memory[index]
             results.append(native.new_result(shape, arrays[0].dtype) if memory is None else memory)
-    return ByteStream(max(end, 1), KeptPieces(sources), KeptPieces(zip(begins, results, strict=False))), begins, results
+    targets = KeptPieces(zip(begins, results, strict=True)) if makes else []
+    return ByteStream(max(end, 1), KeptPieces(sources), targets), begins, results
 
 
 def _wrapped(own: Contribution, results: Sequence[HostArray]) -> Any:
@@ -348,8 +349,8 @@ def _wrapped(own: Contribution, results: Sequence[HostArray]) -> Any:
     if own.outs is None:
         pairs = zip(backends, turned, strict=True)
         return component(own.entry, [backend.from_hosts([array], [_DEVICE])[0] for backend, array in pairs])
-    for index, (backend, out, array) in enumerate(zip(backends, own.outs, turned, strict=True)):
-        hand_over(backend, out, array, own.memory(index))
+    for backend, out, array, memory in zip(backends, own.outs, turned, own.memory, strict=True):
+        hand_over(backend, out, array, memory)
     return component(own.entry, own.outs)
 
 
