@@ -44,7 +44,7 @@ class GlooBaseline(Baseline):
     def forms(self) -> Mapping[str, Call]:
         """Return ``all_reduce``; for a batch, tensor by tensor, all in flight at once, and in one flat buffer."""
         if self.work.placement == "shared":
-            raise PeerError.separate("processes")
+            raise PeerError("processes share no result")
         if self.work.op == "mean" and not self._tensors[0].is_floating_point():
             raise PeerError.mean_of_integers()
         if len(self._tensors) == 1:

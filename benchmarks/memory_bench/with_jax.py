@@ -54,7 +54,7 @@ class JaxBaseline(Baseline):
         if self.work.op not in _OPS:
             raise PeerError.lacks("JAX", f"collective for {self.work.op}")
         if self.work.placement == "shared":
-            raise PeerError.separate("devices")
+            raise PeerError("devices share no result")
         operation = _OPS[self.work.op]
         donated = (0,) if self.work.placement == "in-place" else ()
 

@@ -30,7 +30,7 @@ class MpiBaseline(Baseline):
     def forms(self) -> Mapping[str, Call]:
         """Return ``Allreduce``; for a batch, array by array and in one flat buffer."""
         if self.work.placement == "shared":
-            raise PeerError.separate("processes")
+            raise PeerError("processes share no result")
         if self.work.dtype in HALVES:
             raise PeerError.lacks("MPI", self.work.dtype)
         if self.work.op == "mean" and self._arrays[0].dtype.kind in "iu":

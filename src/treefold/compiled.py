@@ -34,6 +34,9 @@ _FUNCTIONS = (
     *("set_certificate", "set_memory_limit", "set_num_threads", "traffic"),
 )
 
+_OTHER_SOURCES = "treefold._native was built from other sources than treefold"
+_BUILD = "Build it again: pip install --force-reinstall treefold, or pip install -e . in a checkout."
+
 
 def _check(module: ModuleType) -> None:
     """Refuse a compiled module of other sources, which an editable installation keeps until it is built again.
@@ -44,11 +47,11 @@ def _check(module: ModuleType) -> None:
     """
     for name in (*_NAMES, *_FUNCTIONS):
         if not hasattr(module, name):
-            raise InstallationError.native_lacks(name)
+            raise InstallationError(f"{_OTHER_SOURCES}: it lacks {name}. {_BUILD}")
     for name, expected in _NAMES.items():
         found: tuple[Any, ...] = getattr(module, name)
         if sorted(found) != sorted(expected):
-            raise InstallationError.native_knows(name, found)
+            raise InstallationError(f"{_OTHER_SOURCES}: its {name} are {', '.join(found)}. {_BUILD}")
 
 
 def _load() -> ModuleType | None:

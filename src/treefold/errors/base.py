@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-_BUILD = "Build it again: pip install --force-reinstall treefold, or pip install -e . in a checkout."
 _GATHER = (
     "Ops lay replicas behind each other by ops.gather(value, destinations, axis), groups those of all ranks by "
     "group.all_gather(value)."
@@ -69,17 +68,6 @@ class FrameworkError(TreefoldError, ImportError):
 
 class InstallationError(TreefoldError, ImportError):
     """The parts of treefold that are installed do not belong together, or cannot be loaded here."""
-
-    @classmethod
-    def native_lacks(cls, name: str) -> Self:
-        """Refuse a compiled module without one of the names that treefold imports."""
-        return cls(f"treefold._native was built from other sources than treefold: it lacks {name}. {_BUILD}")
-
-    @classmethod
-    def native_knows(cls, table: str, names: tuple[str, ...]) -> Self:
-        """Refuse a compiled module with other dtypes, ops or accumulations."""
-        known = ", ".join(names)
-        return cls(f"treefold._native was built from other sources than treefold: its {table} are {known}. {_BUILD}")
 
 
 def is_sub_interpreter() -> bool:

@@ -355,10 +355,5 @@ class PeerError(TreefoldError, RuntimeError):
         return cls(f"{library} has no {what}")
 
     @classmethod
-    def separate(cls, owners: str) -> Self:
-        """Refuse one result that all replicas share."""
-        return cls(f"{owners} share no result")
-
-    @classmethod
     def mean_of_integers(cls) -> Self:
         return cls("the mean of integers has another dtype")
