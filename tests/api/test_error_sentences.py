@@ -34,7 +34,6 @@ SENTENCES = [
         "--plan cannot read 'p.json': it is no text. Write plans with treefold plan --save.",
     ),
     (PeerError.lacks("MPI", "bfloat16"), "MPI has no bfloat16"),
-    (PeerError.separate("processes"), "processes share no result"),
     (PeerError.mean_of_integers(), "the mean of integers has another dtype"),
 ]
 
