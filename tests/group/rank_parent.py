@@ -336,6 +336,7 @@ def _main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)  # programs that ranks start are looked at for what they inherit of a group
     _serve(connection)
+    os._exit(0)  # as ranks do: an interpreter with frameworks in it takes a second to end
 
 
 if __name__ == "__main__":
