@@ -1,6 +1,7 @@
 """PyTorch's files: archives that are written, as Python's reader and ours read them, and nested ones of others."""
 
 import argparse
+import contextlib
 import warnings
 import zipfile
 
@@ -24,7 +25,7 @@ def written(path, records):
             with writer.record(name, nbytes):
                 file.seek(nbytes, 1)
         writer.close()
-    return OpenFile(path)
+    return contextlib.closing(OpenFile(path))
 
 
 class TestArchiveWriter:

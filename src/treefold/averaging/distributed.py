@@ -7,6 +7,7 @@ mean anything.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ def read_distributed(
         entries: Mapping[str, Any] = fields["state_dict_metadata"]
         names, others = _names_of(folder, entries, fields.get("planner_data"), key)
         places = _places_of(fields["storage_data"])
-        files: dict[str, OpenFile] = {}
+        open_once = functools.cache(open_file)
         checkpoint = Checkpoint(folder, KIND, metadata={"format": "pt"}, others=others)
         for entry, name in names.items():
             tensor = _fields(entries[entry], _TENSOR)
@@ -138,7 +139,7 @@ def read_distributed(
             for chunk in tensor["chunks"]:
                 offsets, sizes = (lengths_of(_fields(chunk, _CHUNK)[word]) for word in ("offsets", "sizes"))
                 if math.prod(sizes):
-                    piece = _open_piece(folder, open_file, files, name, places.get((entry, offsets)))
+                    piece = _open_piece(folder, open_once, name, places.get((entry, offsets)))
                     if piece.spec != Spec(spec.dtype, sizes):
                         raise CheckpointFormatError.pieces(folder, name, f"has a piece of {piece.spec}")
                     cells.append(Cell(offsets, piece))
@@ -225,20 +226,14 @@ def _places_of(storage: Any) -> dict[tuple[str, tuple[int, ...]], tuple[str, int
 
 
 def _open_piece(
-    folder: Path,
-    open_file: Callable[[Path], OpenFile],
-    files: dict[str, OpenFile],
-    name: str,
-    place: tuple[str, int, int] | None,
+    folder: Path, open_once: Callable[[Path], OpenFile], name: str, place: tuple[str, int, int] | None
 ) -> Tensor:
     if place is None:
         raise CheckpointFormatError.pieces(folder, name, "has a piece that lies nowhere")
     relative, first, nbytes = place
     if relative in {"", ".", ".."} or _UNSAFE.search(relative):
         raise CheckpointFormatError.pieces(folder, name, f"lies in {relative!r}, which is no file beside the metadata")
-    if relative not in files:
-        files[relative] = open_file(folder / relative)
-    file = files[relative]
+    file = open_once(folder / relative)
     if first + nbytes > file.nbytes:
         raise CheckpointError.truncated(file.path, name)
     return read_single_tensor(file, name, start=first, stop=first + nbytes)

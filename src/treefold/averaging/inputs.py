@@ -348,7 +348,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    with OpenFile(path) as file:
+    with contextlib.closing(OpenFile(path)) as file:
         if file.nbytes > _MOST_INDEX_BYTES:
             raise CheckpointFormatError.index(path, "is larger than any index")
         text = file.read(0, file.nbytes)

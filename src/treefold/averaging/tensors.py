@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -182,14 +182,6 @@ class OpenFile:
     def close(self) -> None:
         """Close the file; the map goes with its last view."""
         self.file.close()
-
-    def __enter__(self) -> Self:
-        """Return the file."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self.close()
 
 
 @contextlib.contextmanager

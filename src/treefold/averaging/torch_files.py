@@ -6,6 +6,7 @@ The pickle is read as data. It says where each tensor lies in the records.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -154,8 +155,6 @@ class _Archive:
         order = self.records.get(f"{self.root}/byteorder")
         if order is not None and file.read(*order) != b"little":
             raise CheckpointError.damaged(file.path, "byte order")
-        # Of every dtype, lengths and strides: a model has many tensors, and few shapes.
-        self._layouts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _StridedSpec] = {}
 
     def read(self) -> Any:
         return read_pickle(self.file.read(*self.records[f"{self.root}{_PICKLE}"]))
@@ -177,7 +176,7 @@ class _Archive:
         record = self.records[f"{self.root}/data/{key}"]
         if record.nbytes != nbytes:
             raise CheckpointError.damaged(self.file.path, "record", key, record.nbytes, nbytes)
-        layout = self.layout(dtype, shape, strides)
+        layout = _strided_spec(dtype, shape, strides)
         if layout.spec.nbytes > nbytes:
             raise CheckpointError(
                 f"{str(self.file.path)!r} holds {layout.spec!s} at {name!r}, which is larger than what is stored of "
@@ -188,23 +187,22 @@ class _Archive:
         signs = tuple(mark for mark in ("conj", "neg") if marks.get(mark))
         return _Place(key, offset, shape, strides, dtype, signs)
 
-    def layout(self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> _StridedSpec:
-        """Return what follows from lengths and strides, once for all tensors that share them."""
-        known = self._layouts.get((dtype, shape, strides))
-        if known is None:
-            is_whole = len(strides) == len(shape)
-            reach, is_in_order = (_reach(shape, strides), _is_in_order(shape, strides)) if is_whole else (0, False)
-            known = self._layouts[dtype, shape, strides] = _StridedSpec(Spec(dtype, shape), reach, is_in_order)
-        return known
-
     def tensor(self, name: str, place: _Place) -> Tensor:
         """Return the tensor of a place."""
-        spec, _, is_in_order = self.layout(place.dtype, place.shape, place.strides)
+        spec, _, is_in_order = _strided_spec(place.dtype, place.shape, place.strides)
         record: Record = self.records[f"{self.root}/data/{place.storage}"]
         start = record.start + place.offset * spec.itemsize
         if not spec.nbytes or (is_in_order and not place.marks):
             return Span(spec, self.file, start)
         return StridedTensor(spec, name, self.file, start, place.strides, place.marks)
+
+
+@functools.lru_cache(maxsize=1024)  # a model has many tensors, and few shapes
+def _strided_spec(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> _StridedSpec:
+    """Return what follows from lengths and strides; nothing is reached where their numbers differ."""
+    is_whole = len(strides) == len(shape)
+    reach, is_in_order = (_reach(shape, strides), _is_in_order(shape, strides)) if is_whole else (0, False)
+    return _StridedSpec(Spec(dtype, shape), reach, is_in_order)
 
 
 def _plain(value: Any) -> PickledCall | None:

@@ -86,11 +86,7 @@ def _kind_of(leaf: Any) -> str:
     backend = backend_of(leaf)
     if backend is None:
         return "other"
-    return "whole" if backend.refusal(leaf) is None and _dtype_of(backend, leaf) in {*INTEGERS, "bool"} else "float"
-
-
-def _dtype_of(backend: ArrayBackend, leaf: Any) -> str:
-    return backend.shape_dtype(leaf)[1]
+    return "whole" if backend.refusal(leaf) is None and backend.shape_dtype(leaf)[1] in {*INTEGERS, "bool"} else "float"
 
 
 def _with_only(leaves: Sequence[Any], spec: Any, kinds: Sequence[str], kind: str) -> Any:

@@ -94,8 +94,7 @@ def plan_shards(
         for output in outputs:  # what the first input does not have goes beside the tensor before it
             last = first.shards.get(output.name, last)
             by_shard.setdefault(last, []).append(output)
-        order = {shard: number for number, shard in enumerate(sorted(by_shard))}
-        groups = [by_shard[shard] for shard in sorted(by_shard, key=order.__getitem__)]
+        groups = [by_shard[shard] for shard in sorted(by_shard)]
     stem = _stem_of(layout)
     names = [f"{stem}-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
     if len(groups) <= 1:
