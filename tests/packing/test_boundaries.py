@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from treefold.packing import Item, PackingPolicy
+from treefold.planners.packing import Item, PackingPolicy
 
 
 def packed(policy, *lengths):

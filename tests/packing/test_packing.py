@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from treefold import AllReduceCrossDeviceOps, CommunicationOptions, HierarchicalCopyAllReduce, PerReplica
 from treefold.dtypes import itemsize
-from treefold.packing import Fragment, Item, Pack, PackingPolicy
 from treefold.plan.ir import Combine
+from treefold.planners.packing import Fragment, Item, Pack, PackingPolicy
 
 
 def items(*lengths, dtype="float32"):

@@ -13,10 +13,10 @@ from fractions import Fraction
 import pytest
 
 from treefold.errors import PlanError
-from treefold.packing import Item, PackingPolicy
 from treefold.plan import Plan
 from treefold.plan.ir import Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star, add_two_level
+from treefold.planners.packing import Item, PackingPolicy
 from treefold.planners.star import add_one_shot
 
 CASES = os.environ.get("TREEFOLD_CASES", "20000")

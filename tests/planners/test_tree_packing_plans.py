@@ -12,10 +12,10 @@ from treefold.errors import PlanError
 from treefold.execution import execute
 from treefold.execution.interface import Operand
 from treefold.fold import Fold
-from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.ir import Combine, Goal, Leaf
 from treefold.planners import LeafWork
+from treefold.planners.packing import Item, split_by_shares
 from treefold.testing import FakeBackend, owned, owned_sum
 from treefold.topology import TopologyBuilder
 from treefold.topology.planning.tree_packing import along_packing

@@ -13,13 +13,13 @@ from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.fold import Fold
 from treefold.group.protocol import FRAME_ROOM
-from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in
 from treefold.plan.ir import Copy, Leaf, Role
 from treefold.plan.plan import HOSTS, SHARED_MEMORY
 from treefold.planners import LeafWork, PlanBuilder, add_one_pass, add_one_shot
 from treefold.planners.direct import direct
+from treefold.planners.packing import Item, split_by_shares
 from treefold.reduce_op import ReduceOp
 
 _NUMBER_DIGITS = 16

@@ -27,9 +27,9 @@ from treefold.execution import CallSummary, Executor, Results, execute
 from treefold.fold import Fold
 from treefold.ops.planning import PlanRequest, ReductionTerms, Router, make_plan, read_topology, summarise
 from treefold.options import CommunicationOptions
-from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan
 from treefold.planners import PlanBuilder, add_star
+from treefold.planners.packing import Pack, PackingPolicy
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import Bare, DistributedValues, Mirrored, PerReplica, T, Weights
 

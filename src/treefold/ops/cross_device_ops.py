@@ -16,8 +16,8 @@ from treefold.fold import Fold
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.planning import MachineTrees, PlanRequest, Router
 from treefold.options import CommunicationOptions
-from treefold.packing import Pack, PackingPolicy
 from treefold.planners import PlanBuilder, add_one_shot, add_two_level
+from treefold.planners.packing import Pack, PackingPolicy
 from treefold.reduce_op import ReduceOp
 
 

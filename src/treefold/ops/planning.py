@@ -16,12 +16,12 @@ from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions
-from treefold.packing import Item, Pack, PackingPolicy, by_dtype, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.ir import Goal, Leaf
 from treefold.plan.plan import EXECUTORS
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_one_pass, add_star
 from treefold.planners.method import AddPack, Method
+from treefold.planners.packing import Item, Pack, PackingPolicy, by_dtype, split_by_shares
 
 if TYPE_CHECKING:
     from treefold.topology import Topology

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treefold.packing import Pack
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.plan.movement import Movement
+from treefold.planners.packing import Pack
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from fractions import Fraction
 from treefold.devices import rank_of
 from treefold.errors import PlanError
 from treefold.errors.words import some
-from treefold.packing import Pack
 from treefold.plan.ir import Range
 from treefold.planners.builder import LeafWork, PlanBuilder
 from treefold.planners.method import Method
+from treefold.planners.packing import Pack
 
 _PACK, _HOME, _FOLD, _UP, _COMBINE, _ACROSS, _DOWN, _UNPACK = range(8)
 

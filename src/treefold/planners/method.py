@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from treefold.devices import canonical_device
-from treefold.packing import Item, Pack, by_dtype, split_by_shares
 from treefold.plan import Movement
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners.builder import LeafWork, PlanBuilder
+from treefold.planners.packing import Item, Pack, by_dtype, split_by_shares
 
 _LENGTH = 2**20  # elements: enough that shares of packs are met to a millionth
 AddPack = Callable[[PlanBuilder, Pack, int], None]

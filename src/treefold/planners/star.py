@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from treefold.devices import canonical_device
-from treefold.packing import Fragment, Pack
 from treefold.plan.ir import Action, Combine, Concat, Copy, Goal, Range
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
+from treefold.planners.packing import Fragment, Pack
 
 #: The stages of all three: a method uses those that it needs.
 _PACK, _SEND, _COMBINE, _DELIVER, _UNPACK = range(5)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from treefold.packing import Pack
 from treefold.plan.ir import Range
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
+from treefold.planners.packing import Pack
 
 _PACK, _HOME, _UP, _COMBINE, _ACROSS, _FINAL, _BACK, _DOWN, _UNPACK = range(9)
 

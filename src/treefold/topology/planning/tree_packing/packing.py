@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from treefold.errors.words import counted
-from treefold.packing import Pack
 from treefold.plan.ir import Range
 from treefold.plan.movement import drawn
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
+from treefold.planners.packing import Pack
 from treefold.topology.planning.tree_packing.network import Route
 
 _PACK = 0
