@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Lines of code in ``src``, without docstrings, comments and blank lines. Each raise needs a line here with its reason.
-MAX_TOTAL_LINES = 30_550
+MAX_TOTAL_LINES = 27_470
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")
