@@ -11,6 +11,7 @@ own, which have no bounds; only the end is rounded to what the dtype holds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -150,9 +151,7 @@ def clamp(mean: Any, parts: Sequence[Any], *, namespace: Any = np) -> Any:
 
     ``namespace``: the module of the arrays' framework.
     """
-    low, high = parts[0], parts[0]
-    for part in parts[1:]:
-        low, high = namespace.minimum(low, part), namespace.maximum(high, part)
+    low, high = functools.reduce(namespace.minimum, parts), functools.reduce(namespace.maximum, parts)
     return namespace.where(mean < low, low, namespace.where(mean > high, high, mean))
 
 
@@ -201,10 +200,7 @@ def _extreme(parts: list[Array], op: ReduceOp) -> Array:
     """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
     choose = np.minimum if op is ReduceOp.MIN else np.maximum
     if parts[0].dtype.kind in "biu":
-        best = parts[0].copy()
-        for part in parts[1:]:
-            best = choose(best, part)
-        return best
+        return functools.reduce(choose, parts[1:], parts[0].copy())
     # float32 holds every 16-bit float, and NumPy's minimum is surest on its own dtypes.
     wide = [part.astype("float32") if part.dtype.itemsize == 2 else part for part in parts]  # noqa: PLR2004
     best = wide[0].copy()
@@ -241,9 +237,7 @@ def product(parts: list[Array], fold: Fold, dtype: str) -> Array:
         return total
     where = np.flatnonzero(is_lossy | ~np.isfinite(total))
     if where.size:
-        again = _scaled(parts[0][where])
-        for part in parts[1:]:
-            again = _times(again, _scaled(part[where]))
+        again = functools.reduce(_times, (_scaled(part[where]) for part in parts))
         put(total, where, _in_bounds(again))
     return total
 

@@ -7,7 +7,8 @@ which is the reference of all else. TensorFlow decides whether denormals are flu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -41,7 +42,7 @@ def fold_tensors(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int |
         return rounded(product(parts, fold, dtype), result)
     if fold.op is ReduceOp.MEAN and divisor is not None:
         return rounded(_mean(parts, fold, dtype, divisor), result)
-    total = _accumulated(parts, accumulator, _added)
+    total = _accumulated(parts, accumulator)
     return rounded(_refolded(total, parts, dtype, 1) if fold.accumulate == "exact" else total, result)
 
 
@@ -69,15 +70,12 @@ def add_rows(rows: Any, indices: Any, num_rows: int, dtype: str) -> Any:
     return rounded(dense, dtype)
 
 
-def _accumulated(parts: Sequence[Any], accumulator: str, combine: Any) -> Any:
-    total = tf.cast(parts[0], accumulator)
-    for part in parts[1:]:
-        total = combine(total, tf.cast(part, accumulator))
-    return total
-
-
 def _added(one: Any, two: Any) -> Any:
     return _as_it_is(one) + two
+
+
+def _accumulated(parts: Sequence[Any], accumulator: str, combine: Callable[[Any, Any], Any] = _added) -> Any:
+    return functools.reduce(combine, (tf.cast(part, accumulator) for part in parts))
 
 
 def _divided(values: Any, divisor: float) -> Any:
@@ -97,15 +95,15 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
         # A weight of 0 leaves its replica out, NaN and all.
         pairs = zip(fold.scaled_weights, parts, strict=True)
         chosen = [(weight, tf.cast(part, "float64")) for weight, part in pairs if weight]
-        total = _divided(_accumulated([weight * part for weight, part in chosen], "float64", _added), fold.weight_sum)
+        total = _divided(_accumulated([weight * part for weight, part in chosen], "float64"), fold.weight_sum)
         scale = 2.0 * headroom(len(chosen))  # weights are below 2
-        small = _accumulated([weight * (part / scale) for weight, part in chosen], "float64", _added)
+        small = _accumulated([weight * (part / scale) for weight, part in chosen], "float64")
         again = _divided(small, fold.weight_sum) * scale
         mean = tf.where(tf.math.is_finite(total), total, again)
         return clamp(mean, [part for _, part in chosen], namespace=tf)
     if dtype in INTEGERS:
         return _integer_mean(parts, divisor, dtype)
-    total = _accumulated(parts, fold.accumulator_dtype(dtype), _added)
+    total = _accumulated(parts, fold.accumulator_dtype(dtype))
     if fold.accumulate == "native":
         # The count itself may not fit a 16-bit float, so even here these are divided in float32.
         return _divided(tf.cast(total, "float32") if dtype in HALVES else total, divisor)
@@ -119,7 +117,7 @@ def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any
     if dtype not in OVERFLOWING:
         return total
     scale = float(headroom(len(parts)))
-    small = _accumulated([tf.cast(part, "float64") / scale for part in parts], "float64", _added)
+    small = _accumulated([tf.cast(part, "float64") / scale for part in parts], "float64")
     return tf.where(tf.math.is_finite(total), total, to_accumulator(_divided(small, divisor) * scale, total.dtype.name))
 
 
@@ -127,11 +125,11 @@ def _integer_mean(parts: Sequence[Any], divisor: int, dtype: str) -> Any:
     """Return the true sum over ``divisor`` in float64; its floor, Σq + Σr // count, fits 64 bits."""
     accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # as in numpy_fold
     if not dtype.endswith("64"):
-        return _divided(tf.cast(_accumulated(parts, accumulator, _added), "float64"), divisor)
+        return _divided(tf.cast(_accumulated(parts, accumulator), "float64"), divisor)
     count = tf.constant(divisor, accumulator)
     wide = [tf.cast(part, accumulator) for part in parts]
-    whole = _accumulated([tf.math.floordiv(part, count) for part in wide], accumulator, _added)
-    rest = _accumulated([tf.math.floormod(part, count) for part in wide], accumulator, _added)
+    whole = _accumulated([tf.math.floordiv(part, count) for part in wide], accumulator)
+    rest = _accumulated([tf.math.floormod(part, count) for part in wide], accumulator)
     whole, rest = whole + tf.math.floordiv(rest, count), tf.math.floormod(rest, count)
     small = whole < tf.constant(_EXACT_DOUBLE // divisor, accumulator)
     if accumulator == "int64":
@@ -175,9 +173,7 @@ def product(parts: Sequence[Any], fold: Fold, dtype: str) -> Any:
         total = term
     if is_bounded:
         return total
-    again = _scaled(tf.cast(parts[0], "float64"))
-    for part in parts[1:]:
-        again = _times(again, _scaled(tf.cast(part, "float64")))
+    again = functools.reduce(_times, (_scaled(tf.cast(part, "float64")) for part in parts))
     is_lossy |= tf.logical_not(tf.math.is_finite(total))
     return tf.where(is_lossy, to_accumulator(_in_bounds(again), accumulator), total)
 
