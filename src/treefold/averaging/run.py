@@ -110,7 +110,6 @@ class _AverageRun:
             check_choice(choice, self.selection)
             layout = read[0][1]
             self.target = self._make_target(reader, layout)
-            self._left = layout.left if layout is not None and self._is_folder else ()
             if not self.selection.differences:
                 for one in self.target.outputs:
                     check_meaning(one.name, one.spec, combination)
@@ -140,7 +139,7 @@ class _AverageRun:
         warnings = [PEFT_WARNING] if any(_PEFT.search(name) for name in names) else []
         if keys := differing_keys(self._checkpoints):
             warnings.append(CONFIG_WARNING.format(", ".join(keys), self._checkpoints[0].path))
-        num_inputs = len(self._checkpoints)
+        num_inputs, copied = len(self._checkpoints), self.target.copied
         headers = 1_000 * sum(len(checkpoint.tensors) for checkpoint in self._checkpoints)
         return Summary(
             op=self._combination.op.value,
@@ -155,8 +154,8 @@ class _AverageRun:
             converted=selection.converted,
             ties=selection.ties,
             others=sorted({name for checkpoint in self._checkpoints for name in checkpoint.others}),
-            copied=list(self.target.small),
-            not_copied=list(self._left),
+            copied=list(copied.small) if copied is not None else [],
+            not_copied=list(copied.left) if copied is not None else [],
             warnings=warnings,
         )
 
@@ -220,7 +219,6 @@ class _AverageRun:
         for file in reader.files:
             mode &= file.mode
         dtype = self._choice.dtype
-        is_copied = self._is_folder and layout is not None
         return Target(
             self.output,
             self._is_folder,
@@ -229,8 +227,7 @@ class _AverageRun:
             self.selection.ties,
             # Nobody but the owner may do more with the output than with every file of the inputs.
             mode | 0o600,
-            layout.folder if layout is not None and is_copied else None,
-            layout.small if layout is not None and is_copied else (),
+            layout if self._is_folder else None,
             {"dtype": dtype, "torch_dtype": dtype} if dtype is not None else {},
         )
 

@@ -54,7 +54,8 @@ class Shard:
 class Target:
     """What is to be written and where.
 
-    ``ties``: names that share the memory of others. ``small``: files that are copied into the folder.
+    ``ties``: names that share the memory of others. ``copied``: the files of the first input, the small ones of
+    which are copied into the folder.
     """
 
     path: Path
@@ -63,8 +64,7 @@ class Target:
     metadata: Mapping[str, str]
     ties: Mapping[str, str]
     mode: int
-    source: Path | None = None
-    small: tuple[str, ...] = ()
+    copied: ModelFiles | None = None
     changes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -140,7 +140,8 @@ def writing(target: Target) -> Iterator[Writer]:
             shards = _FolderWriter(draft, target, opened)
             yield shards
             shards.close()
-            _copy_small(draft, target)
+            if target.copied is not None:
+                _copy_small(draft, target, target.copied)
     else:
         with written_whole(target.path, mode=target.mode) as file:
             writer = _file_writer(target, file)
@@ -206,10 +207,9 @@ class _FolderWriter:
             self._draft.write(f"{stem}.safetensors{INDEX}", text.encode(), self._target.mode)
 
 
-def _copy_small(draft: NewFolder, target: Target) -> None:
-    for name in target.small if target.source is not None else ():
-        assert target.source is not None  # noqa: S101 - for mypy
-        contents = (target.source / name).read_bytes()
+def _copy_small(draft: NewFolder, target: Target, files: ModelFiles) -> None:
+    for name in files.small:
+        contents = (files.folder / name).read_bytes()
         if name == "config.json" and target.changes:
             config = json.loads(contents)
             config |= {key: value for key, value in target.changes.items() if key in config}
