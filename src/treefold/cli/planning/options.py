@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from treefold.cli.completion import endings, explained, words
-from treefold.cli.extras import has_module
 from treefold.cli.gpus import find_gpus
-from treefold.cli.outputs import check_output
+from treefold.cli.needs import check_output, has_module
 from treefold.cli.tables import Table
 from treefold.devices import device_type
 from treefold.errors import CommandError
