@@ -15,7 +15,7 @@ import torch
 
 from treefold.bench.clock import Runner, clocked
 from treefold.errors import BenchError
-from treefold.execution.cuda.several_devices import driver_version
+from treefold.execution.cuda.prober import driver_version
 from treefold.execution.host import describe_machine
 
 #: Two tensors of one size, source and target.

@@ -31,10 +31,13 @@ def bindings(package):
 
 
 def imports(path):
-    """Return the modules of the package that a module imports, at any time."""
+    """Return the modules of the package that a module imports, at any time; not for annotations alone."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    for_types = {inner for node in checks for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in for_types:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names & MODULES.keys() or {node.module} & MODULES.keys()
     return found

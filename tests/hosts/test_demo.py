@@ -63,7 +63,7 @@ def assert_same_bits(text, digest, hosts):
     lines = [line for line in text.splitlines() if " UCX  WARN " not in line]
     assert re.fullmatch(rf"{STEPS} steps on {hosts} hosts: loss \d\.\d{{4}} at first, \d\.\d{{4}} at last", lines[0])
     assert lines[1:3] == [
-        f"ok     All {RANKS} processes end with the same bits: {digest}…",
-        f"ok     These, and all losses, are those of {RANKS} devices of one process",
+        f"ok      All {RANKS} processes end with the same bits: {digest}…",
+        f"ok      These, and all losses, are those of {RANKS} devices of one process",
     ]
-    assert re.fullmatch(r"ok     16 gradients have the sum that they have in one process: [0-9a-f]{16}…", lines[3])
+    assert re.fullmatch(r"ok      16 gradients have the sum that they have in one process: [0-9a-f]{16}…", lines[3])

@@ -7,7 +7,7 @@ import pkgutil
 
 import pytest
 
-ROOMS = ("packing", "plan", "planners", "topology.cost", "topology.planning", "values")
+ROOMS = ("plan", "planners", "planners.packing", "topology.cost", "topology.planning", "values")
 #: What is worked on while a plan is chosen or checked.
 CHANGING = {"Piece", "Race"}
 #: What there is one of while a plan is priced.
@@ -36,7 +36,7 @@ FOUND = {room: dataclasses_of(room) for room in ROOMS}
 FROZEN = [kind for kinds in FOUND.values() for kind in kinds if kind.__name__ not in CHANGING]
 SMALL = [
     kind
-    for room in ("packing", "plan", "topology.cost", "values")
+    for room in ("planners.packing", "plan", "topology.cost", "values")
     for kind in FOUND[room]
     if not keeps_what_it_computed(kind) and not kind.__name__.startswith("_") and kind.__name__ not in FEW
 ]
@@ -53,4 +53,4 @@ class TestData:
         assert "__slots__" in vars(kind)
 
     def test_is_found(self):
-        assert {kind.__name__ for kind in FROZEN} >= {"Plan", "Pack", "Route", "Tree", "IndexedSlices"}
+        assert {kind.__name__ for kind in FROZEN} >= {"Plan", "Pack", "Route", "SpanningTree", "IndexedSlices"}

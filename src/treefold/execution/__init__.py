@@ -9,7 +9,8 @@ from treefold.backends import ArrayBackend
 from treefold.errors import PlanError
 from treefold.errors.words import short
 from treefold.execution.gpus import CudaExecutor, NcclExecutor
-from treefold.execution.host_memory import GraphExecutor, HostExecutor
+from treefold.execution.graphs import GraphExecutor
+from treefold.execution.host_memory import HostExecutor
 from treefold.execution.interface import CallSummary, Executor, Operand, Repeat, Results
 from treefold.execution.local import LocalExecutor
 from treefold.fold import Fold

@@ -2,8 +2,7 @@
 
 There is no tree: there are no links to spare on one memory, and folding every element once, in replica order,
 is both the fastest and the most exact. The plan has proved which result each destination gets; this module computes
-each result directly, by the goal of its leaf. In graphs of TensorFlow that are being traced, the same kernels fold
-when the graph runs.
+each result directly, by the goal of its leaf.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
-from treefold.devices import device_type
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
 from treefold.execution.host_fold import UNFINISHED, Job, fold_batch
@@ -172,33 +170,3 @@ def _read_only(view: HostArray) -> HostArray:
     view = view.view()
     view.flags.writeable = False
     return view
-
-
-class GraphExecutor(Executor):
-    """TensorFlow's graphs on CPU devices: the bits of the eager call, from the same kernels."""
-
-    name = "graph"
-
-    @property
-    def kernel(self) -> str:
-        """That of host memory."""
-        return native.kernel()
-
-    def refusal(self, call: CallSummary) -> str:
-        """Refuse what is not TensorFlow's, has its contents now, is elsewhere, or will be compiled by XLA or saved."""
-        if set(call.frameworks) != {"TensorFlow"} or call.is_in_host_memory:
-            return "it runs on TensorFlow's symbolic tensors only"
-        if call.accumulate == "callback":
-            return "an accumulation_fn is traced with its graph"
-        from treefold.backends.tensorflow_calls import is_traced_on_host  # noqa: PLC0415 - TensorFlow is loaded
-
-        is_on_host = is_traced_on_host() and all(device_type(device) == "cpu" for device in call.devices)
-        return "" if is_on_host else "its graph does not run in host memory, by kernels"
-
-    def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
-        """Return each leaf's result per component, as symbolic tensors; nothing can be written into those."""
-        from treefold.execution.tensorflow_graphs import reduced  # noqa: PLC0415 - TensorFlow is loaded: these are its tensors
-
-        if out is not None:
-            raise AssertionError(out)  # validation has refused it
-        return reduced(plan, inputs, fold)

@@ -25,7 +25,7 @@ import numpy as np
 from treefold.files import write_atomically
 
 if TYPE_CHECKING:
-    from treefold.execution.cuda.several_devices import CudaProber
+    from treefold.execution.cuda.prober import CudaProber
 
 _FORMAT = 1
 _MOST_BYTES = 1 << 20  # a file of results is a few kilobytes; nothing larger is one
@@ -194,9 +194,9 @@ def verify_links(*, use_cache: bool = True) -> LinkTable:
     """
     if importlib.util.find_spec("torch") is None:
         return LinkTable("", ())
-    from treefold.execution.cuda import several_devices  # noqa: PLC0415 - imports PyTorch
+    from treefold.execution.cuda import prober as cuda  # noqa: PLC0415 - imports PyTorch
 
-    prober = several_devices.CudaProber()
+    prober = cuda.CudaProber()
     return verify(prober, use_cache=use_cache) if prober.devices() else LinkTable("", ())
 
 
