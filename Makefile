@@ -114,7 +114,7 @@ docs-serve: docs
 check: $(VENV)/.dev $(DOCS)/.docs
 	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff . && $(BIN)/clang-format --dry-run --Werror $(NATIVE_FILES)
 	@echo 'check: headers';   for header in $(filter %.hpp,$(NATIVE_FILES)); do \
-	  $(CXX) -std=c++17 -fsyntax-only $$($(BIN)/python -c $(INCLUDES)) -x c++ -include $$header /dev/null || exit 1; done
+	  $(CXX) -std=c++17 -fvisibility=hidden -fsyntax-only $$($(BIN)/python -c $(INCLUDES)) -x c++ -include $$header /dev/null || exit 1; done
 	@echo 'check: lint';      $(BIN)/ruff check --quiet .
 	@echo 'check: types';     $(BIN)/mypy --no-error-summary
 	@echo 'check: layers';    out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
