@@ -30,7 +30,7 @@ FAULTS = {
 def build(folder, *options, compiler="g++", native=NATIVE):
     """Compile the driver with every vector level's code in one file, and return the program."""
     program = folder / "exact_driver"
-    sources = [str(native / name) for name in ("tests/exact_driver.cpp", "exact.cpp", "overflow.cpp")]
+    sources = [str(native / name) for name in ("tests/exact_driver.cpp", "exact.cpp", "whole.cpp", "overflow.cpp")]
     subprocess.run([compiler, *OPTIONS, *options, "-o", str(program), *sources], check=True)  # noqa: S603
     return [str(program)]
 
