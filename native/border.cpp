@@ -77,6 +77,18 @@ std::vector<std::uint32_t> words_of(const nb::bytes& weights, std::size_t words_
   return words;
 }
 
+void without_gil(const std::function<void()>& work) {
+  PyThreadState* const state = PyEval_SaveThread();
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (const std::exception&) {  // no memory
+    error = std::current_exception();
+  }
+  take_gil(state);
+  if (error) std::rethrow_exception(error);
+}
+
 void run(const std::vector<Item>& items, const treefold::Manner& manner) {
   // Releasing the GIL and checking for signals take longer than a small fold.
   if (manner.task_bytes == 0 && treefold::fold_if_small(items)) return;

@@ -41,6 +41,7 @@ constexpr int accumulation_count = sizeof accumulation_names / sizeof *accumulat
 #undef TREEFOLD_NBYTES
 
 class Weights;
+struct PartialLoops;
 enum class Certificate : int;
 
 // How one array is folded: everything but the pointers.
@@ -59,6 +60,7 @@ struct Level {
   const char* name;
   Loop loops[dtype_count][op_count][accumulation_count];
   Loop weighted_mean[dtype_count];
+  const PartialLoops* partial;  // of sums that go on
   Certificate (*certificate)();  // what proves that additions were exact
   Loop traffic;  // the same reads and writes on bytes, arithmetic left out: the limit that folds are measured against
 };

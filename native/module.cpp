@@ -21,6 +21,7 @@
 #include "graph_module.hpp"
 #include "group_module.hpp"
 #include "memory.hpp"
+#include "partial_module.hpp"
 #include "pipeline_module.hpp"
 #include "pool.hpp"
 #include "results_module.hpp"
@@ -219,6 +220,7 @@ NB_MODULE(_native, module) {
   module.def("num_threads", &treefold::Pool::num_threads);
   module.def("memory_info", &memory_info, "Return the state of the cache of result memory.");
   module.def("set_memory_limit", [](std::size_t n) { treefold::HostMemory::of_this_process().set_limit(n); });
+  define_partials(module);
   define_pipeline(module);
   define_results(module);
   define_rows(module);

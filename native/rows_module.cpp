@@ -82,20 +82,21 @@ nb::object answer(nb::handle method, nb::handle object) {
   return answered;
 }
 
-// Asks the methods of a tensor's type what DLPack does not say: whether its storage, which may have been resized, has
-// all of a row's array, and any memory at all, without which it seems to begin at its offset from address zero; and
-// whether none of the methods behind those for the storage returns True.
-bool is_whole(nb::handle tensor, const void* start, const nb::tuple& methods, const Row& row) {
+}  // namespace
+
+bool is_whole(nb::handle tensor, const void* start, const nb::tuple& methods, std::size_t length, std::size_t itemsize) {
   if (methods.size() == 0) return true;
   if (methods.size() < 3) refuse("The methods are those for storage, nbytes and offset, and others.");
   for (std::size_t i = 3; i < methods.size(); ++i) {
     if (answer(methods[i], tensor).is(Py_True)) return false;
   }
   const auto room = nb::cast<std::size_t>(answer(methods[1], answer(methods[0], tensor)));
-  const std::size_t offset = row.itemsize * nb::cast<std::size_t>(answer(methods[2], tensor));
-  if (row.length != 0 && reinterpret_cast<std::uintptr_t>(start) == offset) return false;
-  return room >= row.nbytes() + offset;
+  const std::size_t offset = itemsize * nb::cast<std::size_t>(answer(methods[2], tensor));
+  if (length != 0 && reinterpret_cast<std::uintptr_t>(start) == offset) return false;
+  return room >= length * itemsize + offset;
 }
+
+namespace {
 
 nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, const nb::tuple& tensors, nb::handle dtype,
                         nb::handle extra, const nb::tuple& methods) {
@@ -121,7 +122,7 @@ nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, 
     void* const start = static_cast<char*>(tensor.data) + tensor.byte_offset;
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(start) % std::min<std::size_t>(row.itemsize, 8) == 0;
     if (!agrees || !is_row_major(tensor) || !is_aligned || (start == nullptr && row.length != 0)) return nb::none();
-    if (!is_whole(object, start, methods, row)) return nb::none();
+    if (!is_whole(object, start, methods, row.length, row.itemsize)) return nb::none();
     row.starts.push_back(start);
   }
   if (row.starts.empty()) return nb::none();

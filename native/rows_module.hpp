@@ -23,6 +23,12 @@ struct Extent {
   bool is_written;
 };
 
+// Tells what DLPack does not say: whether a tensor's storage, which may have been resized, has all of an array, and any
+// memory at all, without which it seems to begin at its offset from address zero. `methods`, of the tensor's type, return its
+// storage, that one's nbytes and the tensor's offset in it; none of those behind them may return True.
+bool is_whole(nanobind::handle tensor, const void* start, const nanobind::tuple& methods, std::size_t length,
+              std::size_t itemsize);
+
 void add_extents(std::vector<Extent>& extents, const Row& row, bool is_written);
 // Tells whether no extent that is written overlaps another extent. Extents that are only read may overlap each other.
 bool are_disjoint(std::vector<Extent>& extents);

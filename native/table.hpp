@@ -1,6 +1,7 @@
 // The loops of this level, by dtype, op and accumulation.
 #pragma once
 
+#include "partial_loops.hpp"
 #include "special.hpp"
 
 namespace treefold::TREEFOLD_LEVEL {
@@ -141,6 +142,8 @@ Level make_level(const char* name) {
   constexpr Loop any = loop_of<Dtype::boolean, Truth, Truth, Op::max, Accumulate::exact>;
   fill(level, Dtype::boolean, Op::min, all, all);
   fill(level, Dtype::boolean, Op::max, any, any);
+  static const PartialLoops partials = partial_loops();
+  level.partial = &partials;
   level.traffic = &traffic;
   level.certificate = &certificate;
   return level;

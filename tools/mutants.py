@@ -46,6 +46,7 @@ ROOMS = {
     "group/bootstrap": ["tests/group/test_rendezvous.py", "tests/group/test_tickets.py", "tests/group"],
     "group/transport": ["tests/fake_network", "tests/group/test_faults.py", "tests/group"],
     "ops": ["tests/api"],
+    "partials": ["tests/partials"],
     "plan": ["tests/plan"],
     "planners": ["tests/packing", "tests/planners/test_planners.py", "tests/planners"],
     "topology/choosing.py": ["tests/api/test_choose.py"],

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from treefold.averaging import average
     from treefold.execution.links import verify_links
     from treefold.group import Group, Ticket, connect
+    from treefold.partials import Mean, Sum
     from treefold.topology import Topology, known_topology
     from treefold.topology.choosing import choose_cross_device_ops
     from treefold.topology.cost import simulate
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 # Imported lazily: callers that only reduce do not pay for the planner.
 _LATER = {
     "Group": "treefold.group",
+    "Mean": "treefold.partials",
+    "Sum": "treefold.partials",
     "Ticket": "treefold.group",
     "Timeline": "treefold.topology.timeline",
     "Topology": "treefold.topology",
@@ -71,12 +74,14 @@ __all__ = [
     "Group",
     "HierarchicalCopyAllReduce",
     "IndexedSlices",
+    "Mean",
     "Mirrored",
     "NcclAllReduce",
     "PerReplica",
     "ReduceOp",
     "ReduceOpLike",
     "ReductionToOneDevice",
+    "Sum",
     "Ticket",
     "Timeline",
     "Topology",

@@ -61,6 +61,56 @@ def read_tensors(
     methods: tuple[Callable[[Any], Any], ...] = (),
 ) -> Row | None: ...
 
+class PartialArrays:
+    def __init__(
+        self,
+        length: int,
+        least_unit: int,
+        modes: _Array,
+        sums: _Array,
+        rests: _Array | None,
+        places: _Array,
+        wholes: _Array,
+    ) -> None: ...
+
+def add_to_partial(
+    partial: PartialArrays,
+    starts: _Array,
+    offsets: _Array,
+    dtype: int,
+    level: int,
+    number: float,
+    parts: Sequence[float],
+    words: bytes,
+    blocks: Sequence[int] | _Array | None,
+) -> list[int]: ...
+def merge_partials(
+    partial: PartialArrays, other: PartialArrays, level: int, blocks: Sequence[int] | _Array | None
+) -> list[int]: ...
+def make_whole(partial: PartialArrays, blocks: Sequence[int] | _Array) -> None: ...
+def finish_partial(
+    partial: PartialArrays,
+    starts: _Array,
+    offsets: _Array,
+    dtype: int,
+    level: int,
+    high: float,
+    low: float,
+    words: bytes,
+    exponent: int,
+) -> None: ...
+def addresses_of(arrays: list[_Array]) -> _Array: ...
+
+class LeafReader:
+    def __init__(self, dtype: np.dtype[Any], code: int, shapes: Sequence[Sequence[int]]) -> None: ...
+    def read(
+        self,
+        leaves: list[Any],
+        types: tuple[type, ...],
+        exchange: object | None,
+        methods: tuple[Callable[[Any], Any], ...],
+    ) -> _Array | None: ...
+
 class GroupForm:
     def __init__(
         self,

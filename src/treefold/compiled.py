@@ -18,7 +18,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "CERTIFICATES": ("flag", "integers", "none"),
 }
 
-#: What is taken from the module, here, in ``backends`` and in ``cost``.
+#: What is taken from the module, here, in ``backends``, in ``partials`` and in ``cost``.
 _FUNCTIONS = (
     *("HAS_SHARED_MEMORY", "TENSORFLOW_FUNCTIONS"),
     *("Row", "RowFold", "certificate", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
@@ -30,6 +30,15 @@ _FUNCTIONS = (
         "read_tensors",
         "register_fold",
         "run_pipeline",
+    ),
+    *(
+        "LeafReader",
+        "PartialArrays",
+        "add_to_partial",
+        "addresses_of",
+        "finish_partial",
+        "make_whole",
+        "merge_partials",
     ),
     *("set_certificate", "set_memory_limit", "set_num_threads", "traffic"),
 )

@@ -35,6 +35,7 @@ else:
 __all__ = [
     "ArrayBackend",
     "Container",
+    "Exchange",
     "HostArray",
     "Refusal",
     "Row",
@@ -64,6 +65,14 @@ class Container(NamedTuple):
     rest: Hashable
     names: tuple[Any, ...]
     entry_type: type[optree.PyTreeEntry]
+
+
+class Exchange(NamedTuple):
+    """The types of a framework's arrays, their ``__dlpack_c_exchange_api__``, and methods for ``read_tensors``."""
+
+    types: tuple[type, ...]
+    capsule: Any
+    methods: tuple[Callable[[Any], Any], ...]
 
 
 class ArrayBackend(abc.ABC):
@@ -226,6 +235,10 @@ class ArrayBackend(abc.ABC):
         The first array is of one of ``row_types``; the others may be anything. ``refusal``, ``write_refusal`` and
         ``is_writable`` answer alike for rows of equal keys, but for NumPy's flag. Every call asks this: be quick.
         """
+        return None
+
+    def exchange(self, arrays: Sequence[Any]) -> Exchange | None:  # noqa: ARG002
+        """Return what the core needs to read arrays of this framework by DLPack's C functions; None if it cannot."""
         return None
 
     def write_refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002

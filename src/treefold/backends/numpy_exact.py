@@ -54,7 +54,7 @@ class Format(NamedTuple):
 FORMATS = {"float16": Format(16, 11), "bfloat16": Format(16, 8), "float32": Format(32, 24), "float64": Format(64, 53)}
 
 
-class _Limbs:
+class Limbs:
     """One whole number for each element, in limbs from the least significant one."""
 
     def __init__(self, count: int, length: int) -> None:
@@ -97,7 +97,7 @@ class _Limbs:
         return carry
 
 
-class _Numbers(NamedTuple):
+class Numbers(NamedTuple):
     """The floats of one contribution: significands in units of the least subnormal, shifted left, and their signs.
 
     Infinities and NaN have significands of 0.
@@ -117,7 +117,7 @@ def exact_fold(
     """Return the sum of weighted contributions over ``divisor``, correctly rounded.
 
     ``parts``: flat arrays of ``dtype``, at least one. ``result``: the dtype that is rounded to; None: that of the
-    contributions, ``Fold.result_dtype`` for a mean of integers; another one for integers only.
+    contributions, ``Fold.result_dtype`` for a mean of integers.
     ``weights``: whole numbers, one for each, not all 0; None: all are 1. A weight of 0 leaves its contribution out.
     ``divisor``: above 0; the count for a mean, the sum of weights for a weighted one.
 
@@ -126,18 +126,19 @@ def exact_fold(
     """
     result = result or Fold(ReduceOp.MEAN).result_dtype(dtype)
     form = FORMATS[result]
+    source = FORMATS.get(dtype, form)
     chosen = [(part, weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if weight]
     arrays, kept = [part for part, _ in chosen], [weight for _, weight in chosen]
     rounded = np.empty_like(parts[0], dtype=numpy_dtype(result))
     are_left = np.ones(rounded.shape, bool)
-    if weights is None and dtype in FORMATS and _divides_near(form, divisor):
+    if weights is None and dtype == result and _divides_near(form, divisor):
         for begin in range(0, len(rounded), _BLOCK):
             block = slice(begin, begin + _BLOCK)
             are_left[block] = ~_fold_near([part[block] for part in arrays], form, divisor, rounded[block])
     places = np.flatnonzero(are_left)
     for begin in range(0, len(places), _BLOCK):
         here = places[begin : begin + _BLOCK]
-        rounded[here] = _fold_any([part[here] for part in arrays], kept, form, divisor).view(rounded.dtype)
+        rounded[here] = _fold_any([part[here] for part in arrays], kept, source, form, divisor).view(rounded.dtype)
     return rounded
 
 
@@ -237,35 +238,47 @@ def _narrow_any(values: Array, form: Format) -> Array:
     return (np.where(fields > 0, bits, 0).view(np.uint64) | signs).astype(form.word)
 
 
-def _fold_any(parts: Sequence[Array], weights: Sequence[int], form: Format, divisor: int) -> Array:
+def _fold_any(parts: Sequence[Array], weights: Sequence[int], source: Format, form: Format, divisor: int) -> Array:
     """Return weighted sums over a divisor, whatever the exponents."""
-    numbers = [_read(part, form) for part in parts]
+    numbers = [read_numbers(part, source) for part in parts]
     # Zeros say nothing of exponents.
     shifts = [one.shifts[one.significands > 0] for one in numbers]
     least = min((int(shift.min()) for shift in shifts if shift.size), default=0)
     most = max((int(shift.max()) for shift in shifts if shift.size), default=0)
+    room = most - least + 2 * _LIMB + sum(weights).bit_length() + 1
+    total = Limbs(-(-room // _LIMB) + _REACH, len(parts[0]))
+    for one, weight in zip(numbers, weights, strict=True):
+        places = np.clip(one.shifts - least, 0, most - least)
+        for magnitudes, at in products(one.significands, weight):
+            total.add(magnitudes, places + at, one.are_negative)
+    bits = rounded_quotient(total, divisor, source.least_unit + least, form)
+    are_negative = np.logical_and.reduce([one.are_negative & (one.significands == 0) for one in numbers])
+    bits |= are_negative.astype(np.uint64) << np.uint64(form.bits - 1)
+    plus = np.logical_or.reduce([one.are_infinite & ~one.are_negative for one in numbers])
+    minus = np.logical_or.reduce([one.are_infinite & one.are_negative for one in numbers])
+    are_nan = np.logical_or.reduce([one.are_nan for one in numbers])
+    return with_specials(bits, plus, minus, are_nan, form).astype(form.word)
+
+
+def rounded_quotient(total: Limbs, divisor: int, unit: int, form: Format) -> Array:
+    """Return the bits of whole numbers of units of 2**unit over a divisor, rounded once. ``total`` is used up."""
     # Below the point: bits enough that a quotient has all that decide its rounding.
     below = 0 if divisor == 1 else -(-(divisor.bit_length() + form.precision + 2) // _LIMB)
-    room = most - least + 2 * _LIMB + sum(weights).bit_length() + 1
-    total = _Limbs(below + -(-room // _LIMB) + _REACH, len(parts[0]))
-    for one, weight in zip(numbers, weights, strict=True):
-        places = np.clip(one.shifts - least, 0, most - least) + below * _LIMB
-        for magnitudes, at in _products(one.significands, weight):
-            total.add(magnitudes, places + at, one.are_negative)
+    total.limbs = [np.zeros_like(total.limbs[0])] * below + total.limbs
     are_negative = total.normalise()
     is_left = _divide(total, divisor)
-    bits = _round(total, is_left, form.least_unit + least - below * _LIMB, form)
-    are_negative |= np.logical_and.reduce([one.are_negative & (one.significands == 0) for one in numbers])
-    bits |= are_negative.astype(np.uint64) << np.uint64(form.bits - 1)
-    return _with_specials(bits, numbers, form).astype(form.word)
+    bits = _round(total, is_left, unit - below * _LIMB, form)
+    signed: Array = bits | are_negative.astype(np.uint64) << np.uint64(form.bits - 1)
+    return signed
 
 
-def _read(part: Array, form: Format) -> _Numbers:
+def read_numbers(part: Array, form: Format) -> Numbers:
+    """Return the parts of floats, or of integers in units of a format."""
     if part.dtype.kind in "iu":
         is_negative, none = part < 0, np.zeros(part.shape, bool)
         bits = part.astype(np.int64).view(np.uint64)
         magnitudes = np.where(is_negative, ~bits + np.uint64(1), bits)
-        return _Numbers(magnitudes, np.full(part.shape, -form.least_unit), is_negative, none, none)
+        return Numbers(magnitudes, np.full(part.shape, -form.least_unit), is_negative, none, none)
     words = part.view(form.word).astype(np.uint64)
     fields = ((words >> np.uint64(form.precision - 1)) & np.uint64(form.most)).astype(np.int64)
     hidden = np.uint64(1 << (form.precision - 1))
@@ -274,10 +287,10 @@ def _read(part: Array, form: Format) -> _Numbers:
     significands = np.where(is_special, 0, np.where(fields > 0, fractions | hidden, fractions))
     are_nan = is_special & (fractions > 0)
     is_negative = words >> np.uint64(form.bits - 1) != 0
-    return _Numbers(significands, np.maximum(fields, 1) - 1, is_negative, is_special & ~are_nan, are_nan)
+    return Numbers(significands, np.maximum(fields, 1) - 1, is_negative, is_special & ~are_nan, are_nan)
 
 
-def _products(significands: Array, weight: int) -> list[tuple[Array, int]]:
+def products(significands: Array, weight: int) -> list[tuple[Array, int]]:
     """Return the product with a weight as numbers below 2**64 with a shift each, in limbs of both."""
     if weight == 1:
         return [(significands, 0)]
@@ -289,7 +302,7 @@ def _products(significands: Array, weight: int) -> list[tuple[Array, int]]:
     return products
 
 
-def _divide(total: _Limbs, divisor: int) -> Array:
+def _divide(total: Limbs, divisor: int) -> Array:
     """Divide, limb by limb from the top, and return where something is left."""
     rest = np.zeros_like(total.limbs[0])
     if divisor.bit_length() >= _LIMB:  # a rest and another limb would not fit 64 bits with a sign
@@ -301,7 +314,7 @@ def _divide(total: _Limbs, divisor: int) -> Array:
     return are_left
 
 
-def _divide_long(total: _Limbs, divisor: int) -> Array:
+def _divide_long(total: Limbs, divisor: int) -> Array:
     """Divide by a number of any size: in Python, element by element."""
     limbs = np.array(total.limbs, np.int64)
     is_left = np.zeros(limbs.shape[1], bool)
@@ -314,7 +327,7 @@ def _divide_long(total: _Limbs, divisor: int) -> Array:
     return is_left
 
 
-def _round(total: _Limbs, are_left: Array, unit: int, form: Format) -> Array:
+def _round(total: Limbs, are_left: Array, unit: int, form: Format) -> Array:
     """Return the bits of a magnitude in units of 2**unit, rounded to nearest, ties to even; too large: of infinity.
 
     ``are_left``: where there is more below the last limb.
@@ -351,11 +364,8 @@ def _bit_length(limbs: Array) -> Array:
     return length + (limbs > 0)
 
 
-def _with_specials(bits: Array, numbers: Sequence[_Numbers], form: Format) -> Array:
+def with_specials(bits: Array, plus: Array, minus: Array, are_nan: Array, form: Format) -> Array:
     """Return the bits, but those of an infinity or NaN where a contribution is one of them."""
     infinity, sign = np.uint64(form.most << (form.precision - 1)), np.uint64(1 << (form.bits - 1))
-    plus = np.logical_or.reduce([one.are_infinite & ~one.are_negative for one in numbers])
-    minus = np.logical_or.reduce([one.are_infinite & one.are_negative for one in numbers])
-    are_nan = np.logical_or.reduce([one.are_nan for one in numbers]) | (plus & minus)
     bits = np.where(plus, infinity, np.where(minus, infinity | sign, bits))
-    return np.where(are_nan, infinity | np.uint64(1 << (form.precision - 2)), bits)
+    return np.where(are_nan | (plus & minus), infinity | np.uint64(1 << (form.precision - 2)), bits)

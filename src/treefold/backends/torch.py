@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from treefold.backends.interface import ArrayBackend, HostArray, Refusal, Row
+from treefold.backends.interface import ArrayBackend, Exchange, HostArray, Refusal, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
@@ -25,6 +25,7 @@ from treefold.backends.torch_memory import (
     NAMES,
     adopted,
     count_writes,
+    exchange,
     footprint,
     memory,
     new_row,
@@ -206,6 +207,13 @@ class TorchBackend(ArrayBackend):
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
         """Read plain tensors and leaves of autograd, in host memory or on one GPU."""
         return read(self, arrays, is_recording=torch.is_grad_enabled())
+
+    def exchange(self, arrays: Sequence[Any]) -> Exchange | None:
+        """Return None, too, if autograd is recording what one of the arrays was made of."""
+        is_recording = torch.is_grad_enabled()
+        if is_recording and any(getattr(array, "requires_grad", False) and not array.is_leaf for array in arrays):
+            return None
+        return exchange()
 
     def wrote(self, arrays: Sequence[Any]) -> None:
         """Count up the version counters: a backward pass that needs what was there will say so."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from treefold.backends.interface import HostArray, Row, new_arrays, new_tensors, read_arrays, read_tensors
+from treefold.backends.interface import Exchange, HostArray, Row, new_arrays, new_tensors, read_arrays, read_tensors
 from treefold.compiled import HAS_NATIVE
 from treefold.dtypes import DTYPES as TABLE
 from treefold.dtypes import numpy_dtype
@@ -93,6 +93,11 @@ def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: H
         return None
     views = [memory(tensor) for tensor in tensors]
     return None if any(view is None for view in views) else read_arrays(backend, tensors, tuple(views), extra)
+
+
+def exchange() -> Exchange | None:
+    """Return what the core needs to read plain tensors of real numbers; None if this PyTorch does not have it."""
+    return None if EXCHANGE is None else Exchange(tuple(ACCEPTED), EXCHANGE, _OF_REAL)
 
 
 def resolved(tensor: Any) -> Any:

@@ -203,7 +203,7 @@ def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -
     if not _is_row(weights):
         raise ArgumentError.option(weights=weights)
     try:
-        read = tuple(_read_number(weights[replica]) for replica in range(len(weights)))
+        read = tuple(read_number(weights[replica]) for replica in range(len(weights)))
     except ArgumentError:
         raise
     except (TypeError, ValueError, OverflowError):  # no number; not finite; more than fit into memory
@@ -221,7 +221,7 @@ def _is_row(values: object) -> TypeGuard[Sequence[Any]]:
     return backend is not None and len(backend.shape_dtype(values)[0]) == 1
 
 
-def _read_number(weight: Any) -> Fraction:
+def read_number(weight: Any) -> Fraction:
     """Return one weight as the number that it is: of a float, its binary value.
 
     Raises:
@@ -236,7 +236,7 @@ def _read_number(weight: Any) -> Fraction:
             raise OverflowError
         return Fraction(weight)
     if isinstance(weight, numbers.Rational):
-        return Fraction(weight)
+        return Fraction(int(weight.numerator), int(weight.denominator))  # NumPy's would overflow
     if isinstance(weight, numbers.Real):  # of any precision: float would cut np.longdouble
         if not hasattr(weight, "as_integer_ratio"):
             raise ArgumentError(

@@ -220,6 +220,11 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"average got {short(got)}. It takes a list of trees of arrays, one per model.")
 
     @classmethod
+    def partial_state(cls, name: str, got: str, expected: str) -> Self:
+        """Refuse the saved state of a sum, or a part of it."""
+        return cls(f"{name} is {got}, and {expected} is meant. Nothing was loaded.")
+
+    @classmethod
     def flags(cls, name: str) -> Self:
         return cls(
             f"The models do not agree on {name}, which has no mean: it is no number. "

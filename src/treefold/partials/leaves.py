@@ -1,0 +1,236 @@
+"""What values that are added consist of: their leaves, read into flat host arrays, and results made like them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from treefold.backends import ArrayBackend, HostArray, backend_of, loaded_backends
+from treefold.compiled import HAS_NATIVE
+from treefold.dtypes import COMPLEX, DTYPES, INTEGERS, REAL, numpy_dtype
+from treefold.errors import ArgumentError, MismatchError
+from treefold.errors.words import short
+from treefold.fold import Fold
+from treefold.partials.partial_sum import Pieces
+from treefold.reduce_op import ReduceOp
+from treefold.values import IndexedSlices
+from treefold.values.structure import flatten, leaf_paths
+
+if HAS_NATIVE:
+    from treefold._native import LeafReader
+
+_TEXT = (str, bytes, bool, type(None))
+
+
+class Form(NamedTuple):
+    """What a leaf is like.
+
+    ``kind``: ``"float"`` for what is added exactly, complex numbers included, ``"whole"`` for integers, ``"equal"`` for
+    what has to be the same in all values. ``begin``: of floats, the first of their elements among all of ``real``.
+    """
+
+    path: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int = 0
+
+    @property
+    def real(self) -> str:
+        """The dtype of its parts."""
+        return REAL[self.dtype] if self.dtype in COMPLEX else self.dtype
+
+    @property
+    def length(self) -> int:
+        """Its number of real elements."""
+        return int(np.prod(self.shape, dtype=np.int64)) * (2 if self.dtype in COMPLEX else 1)
+
+
+@dataclass
+class Contribution:
+    """A value, read: what its leaves are like, and their contents.
+
+    ``floats``: for each real dtype the arrays. ``digests``: of the leaves that have to be equal.
+    """
+
+    leaves: list[Any]
+    structure: optree.PyTreeSpec | None
+    forms: list[Form]
+    floats: dict[str, Pieces] = field(default_factory=dict)
+    wholes: list[HostArray] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+
+
+class Example(NamedTuple):
+    """What a leaf of the result is made to look like. ``value``: of one that has to be equal."""
+
+    kind: type
+    backend: str
+    device: str | None
+    value: Any
+
+
+class ValueReader:
+    """Reads values for one op, and those that are like the first one quickly."""
+
+    def __init__(self, op: ReduceOp, owner: str) -> None:
+        """Know nothing yet. ``owner``: whom errors name."""
+        self._op, self._owner = op, owner
+        self._structure: optree.PyTreeSpec | None = None
+        self._forms: list[Form] = []
+        self._readers: dict[str, _LeavesOfDtype] = {}
+
+    def expect(self, structure: optree.PyTreeSpec | None, forms: list[Form]) -> None:
+        """Expect values of this structure, if it is known, whose leaves are like this."""
+        self._structure, self._forms = structure, forms
+        floats = [form for form in forms if form.kind == "float"]
+        is_plain = HAS_NATIVE and structure is not None and not any(form.dtype in COMPLEX for form in floats)
+        dtypes = dict.fromkeys(form.dtype for form in floats) if is_plain else ()
+        self._readers = {dtype: _LeavesOfDtype(dtype, forms) for dtype in dtypes}
+
+    def read(self, value: Any) -> Contribution:
+        """Read a value.
+
+        Raises:
+            ArgumentError: a leaf is no array or number.
+            DtypeError: the op has no meaning for a dtype.
+
+        """
+        leaves, structure = flatten(value)
+        if self._readers and structure == self._structure:
+            known = self._read_known(leaves, structure)
+            if known is not None:
+                return known
+        read = Contribution(leaves, structure, [])
+        views: dict[str, list[HostArray]] = {}
+        lengths: dict[str, int] = {}
+        for leaf, path in zip(leaves, leaf_paths(structure), strict=True):
+            form, view = self._read_leaf(leaf, path)
+            if form.kind == "float":
+                form = form._replace(begin=lengths.get(form.real, 0))
+                lengths[form.real] = form.begin + form.length
+                views.setdefault(form.real, []).append(view.view(numpy_dtype(form.real)))
+            else:
+                _keep(read, form, leaf, view)
+            read.forms.append(form)
+        read.floats = {real: Pieces.of(parts) for real, parts in views.items()}
+        return read
+
+    def _read_known(self, leaves: list[Any], structure: optree.PyTreeSpec) -> Contribution | None:
+        """Read leaves like those before at once, by the core; None if one of them needs a closer look."""
+        read = Contribution(leaves, structure, self._forms)
+        for dtype, reader in self._readers.items():
+            starts = reader.find(leaves)
+            if starts is None:
+                return None
+            read.floats[dtype] = Pieces(starts, reader.offsets, leaves)
+        for leaf, known in zip(leaves, self._forms, strict=True):
+            if known.kind != "float":
+                form, view = self._read_leaf(leaf, known.path)
+                if form != known:
+                    return None
+                _keep(read, form, leaf, view)
+        return read
+
+    def _read_leaf(self, leaf: Any, path: str) -> tuple[Form, Any]:
+        """Return what a leaf is like, and its contents as a flat array; None for text."""
+        if isinstance(leaf, _TEXT):
+            return Form(path, "equal", type(leaf).__name__, ()), None
+        backend = backend_of(leaf)
+        where = f" at {path}" if path else ""
+        if backend is None:
+            advice = "A value is a number, an array of NumPy, PyTorch, JAX or TensorFlow, or a list or dict of these."
+            if isinstance(leaf, IndexedSlices):
+                advice = "Pass values and indices as two arrays."
+            raise ArgumentError(f"{self._owner} got {short(leaf)}{where}, which cannot be added. {advice}")
+        refusal = backend.refusal(leaf)
+        if refusal is not None:
+            raise ArgumentError.unsupported_array(
+                owner=self._owner, where=where, got=refusal.got, advice=refusal.advice
+            )
+        shape, dtype = backend.shape_dtype(leaf)
+        is_flag = dtype == "bool" and self._op is ReduceOp.MEAN
+        if not is_flag:
+            Fold(self._op).check_dtype(dtype, where)
+        view = np.ascontiguousarray(_on_host(backend, leaf)).reshape(-1)
+        kind = "equal" if is_flag else "whole" if dtype in INTEGERS else "float"
+        return Form(path, kind, dtype, shape), view
+
+
+class _LeavesOfDtype:
+    """Finds the leaves of one dtype, whose shapes are known, in memory."""
+
+    def __init__(self, dtype: str, forms: Sequence[Form]) -> None:
+        self._indices = [index for index, form in enumerate(forms) if form.dtype == dtype]
+        shapes = [forms[index].shape for index in self._indices]
+        self.offsets = np.cumsum([0, *(forms[index].length for index in self._indices)], dtype=np.int64)
+        self._reader = LeafReader(numpy_dtype(dtype), DTYPES[dtype].dlpack or 0, shapes)
+
+    def find(self, leaves: Sequence[Any]) -> HostArray | None:
+        """Return where they begin; None if one is not like the one before it."""
+        chosen = [leaves[index] for index in self._indices]
+        ways = [way for way in (backend.exchange(chosen) for backend in loaded_backends()) if way is not None]
+        starts: HostArray | None = self._reader.read(chosen, *(ways[0] if ways else ((), None, ())))
+        return starts
+
+
+def difference(known: Sequence[Form], got: Sequence[Form], whose: str, others: str) -> MismatchError | None:
+    """Return an error that names the first leaf that is not alike; None if all are."""
+    by_path = {form.path: form for form in known}
+    for form in got:
+        other = by_path.pop(form.path, None)
+        where = f" at {form.path}" if form.path else ""
+        if other is None:
+            return MismatchError(f"{whose} has a leaf{where}, and {others} have none there. Nothing was added.")
+        if form[1:4] != other[1:4]:
+            return MismatchError(
+                f"{whose} is {form.dtype} {form.shape}{where}, and {others} are {other.dtype} {other.shape}. Bring the "
+                "same shapes and dtypes every time. Nothing was added."
+            )
+    for path in by_path:
+        where = f" at {path}" if path else ""
+        return MismatchError(f"{whose} has no leaf{where}, and {others} have one there. Nothing was added.")
+    return None
+
+
+def example_of(leaf: Any) -> Example:
+    """Return what a result like a leaf is to look like."""
+    if isinstance(leaf, _TEXT):
+        return Example(type(leaf), "", None, leaf)
+    backend = backend_of(leaf)
+    assert backend is not None  # noqa: S101 - for mypy: the leaf has been read
+    is_flag = backend.shape_dtype(leaf)[1] == "bool"
+    value = np.array(_on_host(backend, leaf)) if is_flag else None
+    return Example(type(leaf), backend.name, backend.device_of(leaf), value)
+
+
+def like(example: Example, made: HostArray | None, form: Form) -> Any:
+    """Return what an example looks like, with other contents; None: with its own."""
+    if made is None and not example.backend:
+        return example.value
+    array = (example.value.copy() if made is None else made).reshape(form.shape)
+    if example.kind in {int, float, complex}:
+        return array.item()
+    if issubclass(example.kind, np.generic):
+        return array[()]
+    backend = next(backend for backend in loaded_backends() if backend.name == example.backend)
+    made_there = backend.from_host(array, "cpu:0")
+    return made_there if example.device is None else backend.copy_to(made_there, example.device)
+
+
+def _keep(read: Contribution, form: Form, leaf: Any, view: Any) -> None:
+    if form.kind == "whole":
+        read.wholes.append(view)
+    else:
+        contents = leaf if view is None else view.tobytes()
+        read.digests.append(hashlib.sha256(repr((form.dtype, form.shape, contents)).encode()).digest())
+
+
+def _on_host(backend: ArrayBackend, leaf: Any) -> HostArray:
+    view = backend.host_view(leaf)
+    return np.asarray(backend.host_view(backend.copy_to(leaf, "cpu:0")) if view is None else view)

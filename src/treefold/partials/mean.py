@@ -1,0 +1,283 @@
+"""Exact means and sums of values that arrive one after the other, or in parts that are merged."""
+
+from __future__ import annotations
+
+import decimal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import optree
+
+from treefold.backends import HostArray
+from treefold.backends.numpy_partial import MOST_WEIGHT
+from treefold.calls.arguments import read_number
+from treefold.errors import ArgumentError, MismatchError
+from treefold.errors.words import short
+from treefold.partials.leaves import Contribution, Example, ValueReader, example_of, like
+from treefold.partials.totals import ONE, Totals
+from treefold.reduce_op import ReduceOp
+from treefold.values.structure import unflatten
+
+if TYPE_CHECKING:
+    from treefold.group import Group
+
+
+class _Running:
+    """What ``Mean`` and ``Sum`` share: values are added, and nothing is rounded until ``result``."""
+
+    _op: ClassVar[ReduceOp]
+
+    def __init__(self) -> None:
+        """Begin with nothing; the first value that is added says what the others are like."""
+        self._lock = threading.RLock()
+        self._hold(Totals())
+
+    @property
+    def count(self) -> int:
+        """How many values have been added, those with weight 0 among them."""
+        return self._totals.count
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that it takes, without integers, which are kept as Python's."""
+        return self._totals.nbytes
+
+    def not_finite(self) -> list[str]:
+        """Return the paths of the leaves that have got an infinity or NaN, such as ``"['dense']['kernel']"``."""
+        with self._intact():
+            return self._totals.not_finite()
+
+    def merge(self, other: Self) -> None:
+        """Add what another one has got, of another thread or process; it stays as it is.
+
+        Raises:
+            ArgumentError: It is another kind of sum.
+            MismatchError: Structures, shapes or dtypes that differ, naming the place. Nothing was added.
+
+        """
+        name = type(self).__name__
+        if type(other) is not type(self):
+            raise ArgumentError(f"{name}.merge got {short(other)}. It takes a treefold.{name}.")
+        first, second = sorted((self, other), key=id)  # one order for all threads
+        with first._intact(), second._intact():  # noqa: SLF001 - its own class
+            if other._totals.forms:
+                totals, structure = other._totals, other._structure
+                self._prepare(Contribution([], structure, totals.forms, digests=totals.digests), other._examples)
+                with self._changing():
+                    self._totals.merge(totals)
+
+    def result(self, *, group: Group | None = None) -> Any:
+        """Return the exact value, rounded once, in the type, structure and dtypes of what was added.
+
+        It can be asked for at any time, and more can be added afterwards.
+
+        Args:
+            group: Ranks that have each added values of their own: all of them call, and get the result over all. None:
+                this process alone.
+
+        Raises:
+            ArgumentError: Nothing with a weight above 0 has been added.
+            MismatchError: Ranks whose values differ in structure, shape or dtype, on all ranks.
+
+        """
+        with self._intact():
+            words = self._totals.words if group is None else self._totals.check_between(self._op, group)
+            if self._structure is None:
+                raise ArgumentError(
+                    f"{type(self).__name__} has seen no value that says what the result looks like. Call add first; "
+                    "with weight=0 it adds nothing."
+                )
+            if not words:
+                raise ArgumentError(
+                    f"{type(self).__name__} has got values of weight 0 only. Add one with a weight above 0."
+                )
+            results = zip(self._examples, self._totals.results(self._op, group), self._totals.forms, strict=True)
+            return unflatten(self._structure, [like(*result) for result in results])
+
+    def state_dict(self) -> dict[str, HostArray]:
+        """Return what it holds as NumPy arrays, to be saved with ``numpy.savez`` or safetensors.
+
+        ``header`` has the name and version of the format, and what the leaves are like, as JSON in bytes.
+        """
+        with self._intact():
+            return self._totals.state(self._format)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what ``state_dict`` has returned, in place of what was added here.
+
+        A state knows shapes and dtypes, and not what the containers and frameworks were. The next value that is added
+        says that; with ``weight=0`` it says nothing else.
+
+        Args:
+            state: Arrays by name.
+
+        Raises:
+            ArgumentError: It is no state of such a sum. Nothing was loaded.
+
+        """
+        totals = Totals.of_state(state, self._format)
+        with self._lock:
+            self._hold(totals)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle saves: the state, the structure, and what the leaves are made of."""
+        with self._intact():
+            return {"state": self.state_dict(), "structure": self._structure, "examples": self._examples}
+
+    def __setstate__(self, saved: Mapping[str, Any]) -> None:
+        """Hold what was saved."""
+        self._lock = threading.RLock()
+        self._hold(Totals.of_state(saved["state"], self._format), saved["structure"], saved["examples"])
+
+    def __repr__(self) -> str:
+        """Say how much was added."""
+        return f"treefold.{type(self).__name__}(count={self.count})"
+
+    @property
+    def _format(self) -> str:
+        return f"treefold.{type(self).__name__}"
+
+    def _hold(
+        self, totals: Totals, structure: optree.PyTreeSpec | None = None, examples: list[Example] | None = None
+    ) -> None:
+        self._totals, self._structure, self._examples = totals, structure, examples or []
+        self._is_broken = False
+        self._reader = ValueReader(self._op, type(self).__name__)
+        self._reader.expect(structure, totals.forms)
+
+    def _add(self, value: Any, words: int) -> None:
+        with self._intact():
+            contribution = self._reader.read(value)
+            self._prepare(contribution, None)
+            with self._changing():
+                self._totals.add(contribution, words)
+
+    def _prepare(self, contribution: Contribution, examples: list[Example] | None) -> None:
+        """Check what is to be added; the first value says what the others are like."""
+        structure = contribution.structure
+        if self._totals.forms:
+            self._totals.check(contribution.forms, contribution.digests, "This value", "those before")
+            if self._structure is not None and structure is not None and structure != self._structure:
+                raise MismatchError(
+                    f"This value is {short(structure)} and those before are {short(self._structure)}. Bring the same "
+                    "containers every time. Nothing was added."
+                )
+        else:
+            self._totals = Totals.of(contribution.forms, contribution.digests)
+        if self._structure is None and structure is not None:
+            self._structure = structure
+            self._examples = [example_of(leaf) for leaf in contribution.leaves] if examples is None else examples
+            self._reader.expect(structure, self._totals.forms)
+
+    @contextmanager
+    def _intact(self) -> Iterator[None]:
+        """Hold the lock; refuse what an interruption has left half added."""
+        with self._lock:
+            if self._is_broken:
+                raise ArgumentError(
+                    f"An addition to this {type(self).__name__} was interrupted, so what it holds is not known. Begin "
+                    "anew, or load the last state."
+                )
+            yield
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self._is_broken = True
+        yield
+        self._is_broken = False
+
+
+class Mean(_Running):
+    """The exact weighted mean of values that arrive one after the other, in any order, rounded once at the end.
+
+    Any order of arrival and any tree of merges give the same bits: those of ``treefold.all_reduce`` of all values at
+    once. Memory does not grow with the number of values: of float32 it is about twice that of one value, with weights
+    about four times.
+
+    >>> import numpy as np
+    >>> mean = Mean()
+    >>> mean.add({"w": np.float32([1, 2])}, weight=1)
+    >>> mean.add({"w": np.float32([4, 8])}, weight=2)
+    >>> mean.result()
+    {'w': array([3., 6.], dtype=float32)}
+    >>> mean.count, mean.weight
+    (2, 3)
+    """
+
+    _op = ReduceOp.MEAN
+
+    def add(self, value: Any, *, weight: Any = 1) -> None:
+        """Add a value; several threads may.
+
+        Floats and complex numbers are averaged exactly. Integers keep their dtype: the nearest whole number to the
+        mean, halves to even. Flags and text must be equal in all values.
+
+        Args:
+            value: An array or number, or a pytree of them: NumPy, PyTorch, JAX, TensorFlow. Values have one structure,
+                and equal shapes and dtypes.
+            weight: Such as the number of samples: a whole number or float, 0 or more and below 2**64, a multiple of
+                2**-64. With 0 the value is left out, NaN and all.
+
+        Raises:
+            ArgumentError: A weight that is something else, a leaf that cannot be added, flags that differ.
+            DtypeError: A dtype that has no mean.
+            MismatchError: Another structure, shape or dtype than those before, naming the place. Nothing was added.
+
+        """
+        self._add(value, _read_weight(weight))
+
+    @property
+    def weight(self) -> int | Fraction:
+        """The sum of all weights, exactly."""
+        number = Fraction(self._totals.words, ONE)
+        return int(number) if number.denominator == 1 else number
+
+
+class Sum(_Running):
+    """The exact sum of values that arrive one after the other, in any order, rounded once at the end.
+
+    >>> import numpy as np
+    >>> total = Sum()
+    >>> for number in (1e30, 1.0, -1e30):
+    ...     total.add(np.float32(number))
+    >>> print(total.result())
+    1.0
+    """
+
+    _op = ReduceOp.SUM
+
+    def add(self, value: Any) -> None:
+        """Add a value; several threads may.
+
+        Args:
+            value: An array or number, or a pytree of them. Sums of integers are modulo 2**bits of their dtype.
+
+        Raises:
+            ArgumentError: A leaf that cannot be added, text that differs.
+            DtypeError: A dtype that has no sum.
+            MismatchError: Another structure, shape or dtype than those before, naming the place. Nothing was added.
+
+        """
+        self._add(value, ONE)
+
+
+def _read_weight(weight: Any) -> int:
+    """Return a weight in units of 2**-64.
+
+    Raises:
+        ArgumentError: it is no whole number or float, negative, or no such multiple.
+
+    """
+    words = Fraction(-1)
+    if not isinstance(weight, decimal.Decimal | Fraction):
+        with suppress(TypeError, ValueError, OverflowError):  # no number, or not finite
+            words = read_number(weight) * ONE
+    if words.denominator != 1 or not 0 <= words < MOST_WEIGHT:
+        raise ArgumentError(
+            f"weight is {short(weight)}. It takes a whole number or a float, 0 or more and below 2**64, that is a "
+            "multiple of 2**-64. Multiply all weights by the same number until they are whole."
+        )
+    return int(words)

@@ -1,0 +1,305 @@
+"""One exact partial sum: flat arrays of one dtype that are added, merged, saved, and rounded once at the end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from treefold.backends import HostArray, numpy_partial
+from treefold.backends.numpy_partial import FRACTION, LENGTH, MOST_WEIGHT, PAIR, WHOLE, Factor, PartialArrays
+from treefold.dtypes import numpy_dtype
+from treefold.errors import ArgumentError
+from treefold.execution import native
+from treefold.execution.native import HAS_NATIVE
+
+if HAS_NATIVE:
+    from treefold._native import PartialArrays as CoreArrays
+    from treefold._native import add_to_partial, addresses_of, finish_partial, merge_partials
+    from treefold._native import make_whole as make_whole_natively
+
+Blocks = npt.NDArray[np.intp]
+
+#: The dtypes that partial sums have.
+REALS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Pieces(NamedTuple):
+    """Flat arrays of one dtype behind each other.
+
+    ``starts``: where they begin in memory, for the core; ``offsets``: where each begins among their elements,
+    and the end; ``views``: the arrays, or what keeps their memory.
+    """
+
+    starts: HostArray
+    offsets: HostArray
+    views: Sequence[Any]
+
+    @classmethod
+    def of(cls, views: Sequence[HostArray]) -> Pieces:
+        """Return flat, row-major arrays as pieces."""
+        offsets = np.cumsum([0, *(view.size for view in views)], dtype=np.int64)
+        return cls(addresses_of(list(views)) if HAS_NATIVE else np.zeros(0, np.uint64), offsets, views)
+
+
+class PartialSum:
+    """The exact sum of arrays, each times a weight, that were given so far.
+
+    Attributes:
+        dtype: Of the contributions: float16, bfloat16, float32 or float64.
+        length: Their number of elements.
+
+    """
+
+    def __init__(self, dtype: str, length: int) -> None:
+        """Begin with the sum of nothing."""
+        self.dtype = dtype
+        self.length = length
+        self._arrays = PartialArrays.empty(length, is_wide=dtype == "float64")
+        self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that it takes."""
+        arrays = self._arrays
+        kept = arrays.modes, arrays.sums, arrays.rests, arrays.places, arrays.wholes
+        return sum(array.nbytes for array in kept if array is not None)
+
+    def add(self, pieces: Pieces, factor: Factor) -> None:
+        """Add arrays of the dtype, which are ``length`` together, times a weight."""
+        if HAS_NATIVE:
+            number, level = native.DTYPES[self.dtype], native.level()
+            weight = factor.number, factor.pieces, _words(factor.words)
+            self._in_modes(
+                lambda blocks: add_to_partial(
+                    self._core(), pieces.starts, pieces.offsets, number, level, *weight, blocks
+                )
+            )
+        else:
+            values = numpy_partial.read_blocks(pieces.views)
+            self._in_modes(lambda blocks: numpy_partial.add(self._arrays, values, factor, self._asked(blocks)))
+
+    def merge(self, other: PartialSum) -> None:
+        """Add another one of the same dtype and length."""
+        if HAS_NATIVE:
+            self._in_modes(lambda blocks: merge_partials(self._core(), other._core(), native.level(), blocks))
+        else:
+            self._in_modes(lambda blocks: numpy_partial.merge(self._arrays, other._arrays, self._asked(blocks)))
+
+    def finish(self, divisor: int) -> HostArray:
+        """Return the sum over a divisor, which is in units of 2**-64, rounded once to the dtype."""
+        if not HAS_NATIVE:
+            return numpy_partial.finish(self._arrays, self.dtype, divisor)
+        result = np.empty(self.length, numpy_dtype(self.dtype))
+        zeros = (divisor & -divisor).bit_length() - 1
+        high, low = _as_two(divisor)
+        pieces = Pieces.of([result])
+        number, level = native.DTYPES[self.dtype], native.level()
+        words = _words(divisor >> zeros)
+        finish_partial(self._core(), pieces.starts, pieces.offsets, number, level, high, low, words, zeros)
+        return result
+
+    def is_finite(self, begin: int, end: int) -> bool:
+        """Tell whether no element from ``begin`` to ``end`` has got an infinity or NaN."""
+        arrays = self._arrays
+        blocks = np.arange(begin // LENGTH, -(-end // LENGTH))
+        inside = np.arange(blocks[0] * LENGTH, (blocks[-1] + 1) * LENGTH) if blocks.size else np.arange(0)
+        are_inside = ((inside >= begin) & (inside < end)).reshape(-1, LENGTH)
+        modes = arrays.modes[blocks]
+        sums = arrays.sums.reshape(-1, LENGTH)[blocks]
+        are_finite = np.isfinite(sums)
+        are_whole = modes == WHOLE
+        are_finite[are_whole] = arrays.wholes[arrays.places[blocks[are_whole]], :, -1] & numpy_partial.SPECIAL == 0
+        return bool(are_finite[are_inside].all())
+
+    def part(self, begin: int, end: int) -> PartialSum:
+        """Return a copy of some blocks, from number ``begin`` to ``end``."""
+        length = min(self.length, end * LENGTH) - begin * LENGTH
+        part = PartialSum(self.dtype, max(length, 0))
+        arrays, chosen = part._arrays, slice(begin, end)
+        elements = slice(begin * LENGTH, end * LENGTH)
+        arrays.modes[:] = self._arrays.modes[chosen]
+        arrays.sums[:] = self._arrays.sums[elements]
+        arrays.rests = None if self._arrays.rests is None else self._arrays.rests[elements].copy()
+        wholes = np.flatnonzero(arrays.modes == WHOLE)
+        arrays.wholes = self._arrays.wholes[self._arrays.places[chosen][wholes]]
+        arrays.places[wholes] = np.arange(len(wholes))
+        part._used = len(wholes)
+        return part
+
+    def state(self) -> dict[str, HostArray]:
+        """Return what it consists of: ``modes``, ``sums``, ``rests`` of pairs, ``wholes`` of whole numbers."""
+        arrays = self._arrays
+        are_pairs, wholes = arrays.modes == PAIR, np.flatnonzero(arrays.modes == WHOLE)
+        rests = np.zeros((0, LENGTH)) if arrays.rests is None else arrays.rests.reshape(-1, LENGTH)[are_pairs]
+        return {
+            "modes": arrays.modes.copy(),
+            "sums": arrays.sums.reshape(-1, LENGTH)[arrays.modes < WHOLE],
+            "rests": rests,
+            "wholes": arrays.wholes[arrays.places[wholes]],
+        }
+
+    @classmethod
+    def of_state(cls, dtype: str, length: int, state: Mapping[str, Any], owner: str) -> PartialSum:
+        """Return the one that had a state.
+
+        Raises:
+            ArgumentError: it is none, or not of this dtype and length; ``owner`` says whose it is.
+
+        """
+        made = cls(dtype, length)
+        arrays = made._arrays
+        modes = _checked(state, "modes", np.uint8, arrays.modes.shape, owner)
+        if modes.size and (modes.max() > WHOLE or (arrays.is_wide and modes.min() < PAIR)):
+            raise ArgumentError.partial_state(
+                f"{owner}['modes']", "numbers that are no modes", "one written by state_dict()"
+            )
+        are_floats, are_pairs, wholes = modes < WHOLE, modes == PAIR, np.flatnonzero(modes == WHOLE)
+        sums = _checked(state, "sums", np.float64, (int(are_floats.sum()), LENGTH), owner)
+        rests = _checked(state, "rests", np.float64, (int(are_pairs.sum()), LENGTH), owner)
+        width = arrays.wholes.shape[-1]
+        arrays.wholes = _checked(state, "wholes", np.uint32, (len(wholes), LENGTH, width), owner).copy()
+        arrays.modes[:] = modes
+        arrays.sums.reshape(-1, LENGTH)[are_floats] = sums
+        if are_pairs.any():
+            made._with_rests().reshape(-1, LENGTH)[are_pairs] = rests
+        arrays.places[wholes] = np.arange(len(wholes))
+        made._used = len(wholes)
+        return made
+
+    def to_bytes(self) -> HostArray:
+        """Return its state as one array of bytes, for another rank."""
+        return np.concatenate([array.reshape(-1).view(np.uint8) for array in self.state().values()])
+
+    @classmethod
+    def of_bytes(cls, dtype: str, length: int, message: HostArray) -> PartialSum:
+        """Return the one whose bytes these are."""
+        arrays = PartialArrays.empty(length, is_wide=dtype == "float64")
+        modes, rest = np.split(message, [len(arrays.modes)])
+        state, at = {"modes": modes}, 0
+        counts = int((modes < WHOLE).sum()), int((modes == PAIR).sum()), int((modes == WHOLE).sum())
+        forms = (np.float64, 1), (np.float64, 1), (np.uint32, arrays.wholes.shape[-1])
+        for name, count, (kind, width) in zip(("sums", "rests", "wholes"), counts, forms, strict=True):
+            shape = (count, LENGTH, width) if kind is np.uint32 else (count, LENGTH)
+            nbytes = count * LENGTH * width * np.dtype(kind).itemsize
+            state[name] = np.frombuffer(rest[at : at + nbytes].tobytes(), kind).reshape(shape)
+            at += nbytes
+        return cls.of_state(dtype, length, state, "a rank's message")
+
+    def _asked(self, blocks: Blocks | None) -> Blocks:
+        return np.arange(len(self._arrays.modes)) if blocks is None else blocks
+
+    def _core(self) -> Any:
+        arrays = self._arrays
+        return CoreArrays(
+            arrays.length, arrays.least_unit, arrays.modes, arrays.sums, arrays.rests, arrays.places, arrays.wholes
+        )
+
+    def _in_modes(self, work: Any) -> None:
+        """Do the work for all blocks, and again for those that it leaves until their modes are high enough."""
+        left = np.asarray(work(None), np.intp)
+        while left.size:
+            self._raise(left)
+            left = np.asarray(work(left), np.intp)
+
+    def _raise(self, blocks: Blocks) -> None:
+        modes = self._arrays.modes
+        wholes = blocks[modes[blocks] == PAIR]
+        if len(wholes) < len(blocks):
+            self._with_rests()
+            modes[blocks[modes[blocks] < PAIR]] = PAIR
+        if wholes.size:
+            self._make_room(len(wholes))
+            self._arrays.places[wholes] = np.arange(self._used, self._used + len(wholes))
+            self._used += len(wholes)
+            if HAS_NATIVE:
+                make_whole_natively(self._core(), wholes)
+            else:
+                numpy_partial.make_whole(self._arrays, wholes)
+            modes[wholes] = WHOLE
+
+    def _with_rests(self) -> HostArray:
+        if self._arrays.rests is None:
+            self._arrays.rests = np.zeros_like(self._arrays.sums)
+        return self._arrays.rests
+
+    def _make_room(self, count: int) -> None:
+        wholes = self._arrays.wholes
+        wanted = self._used + count
+        if wanted > len(wholes):
+            grown = np.zeros(
+                (min(max(wanted, len(wholes) * 3 // 2), len(self._arrays.modes)), *wholes.shape[1:]), np.uint32
+            )
+            grown[: self._used] = wholes[: self._used]
+            self._arrays.wholes = grown
+
+
+def _words(number: int) -> bytes:
+    return number.to_bytes(4 * -(-number.bit_length() // 32), "little")
+
+
+def _as_two(divisor: int) -> tuple[float, float]:
+    """Return a divisor as the sum of two floats; zeros if two do not hold it."""
+    high = float(divisor)
+    low = divisor - int(high)
+    if int(float(low)) != low:
+        return 0.0, 0.0
+    return high * 2.0**-FRACTION, float(low) * 2.0**-FRACTION
+
+
+def _checked(state: Mapping[str, Any], name: str, dtype: Any, shape: tuple[int, ...], owner: str) -> HostArray:
+    array = state.get(name)
+    words = f"an array of {np.dtype(dtype).name} {shape}"
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError.partial_state(f"{owner}[{name!r}]", f"a {type(array).__name__}", words)
+    if array.dtype != dtype or array.shape != shape:
+        raise ArgumentError.partial_state(f"{owner}[{name!r}]", f"{array.dtype} {array.shape}", words)
+    return array
+
+
+def reduce_scatter(partial: PartialSum, group: Any) -> PartialSum:
+    """Return the exact sum of all ranks' partial sums in this rank's part of the elements, in order of ranks.
+
+    Nothing is rounded. Parts are whole blocks, so that some may be empty.
+    """
+    blocks = len(partial._arrays.modes)  # noqa: SLF001
+    ends = [blocks * rank // group.size for rank in range(group.size + 1)]
+    messages = [partial.part(begin, end).to_bytes() for begin, end in itertools.pairwise(ends)]
+    mine = partial.part(ends[group.rank], ends[group.rank + 1])
+    received = exchange(messages, group)
+    for rank, message in enumerate(received):
+        if rank != group.rank:
+            mine.merge(PartialSum.of_bytes(partial.dtype, mine.length, message))
+    return mine
+
+
+def add_scattered(partial: PartialSum, chunks: Sequence[HostArray], weight: int, group: Any) -> None:
+    """Add what all ranks contribute to this rank's part of the elements, each times its rank's weight.
+
+    This is a reduce-scatter that stays partial: it can be called again and again, and is rounded by ``finish``.
+
+    Args:
+        partial: The sum of this rank's part.
+        chunks: Flat arrays of the dtype for each rank's part, from this rank; all ranks cut alike.
+        weight: In units of 2**-64; 0 leaves the chunks out.
+        group: The ranks; all of them call.
+
+    """
+    weights = group.all_gather(np.frombuffer(weight.to_bytes(MOST_WEIGHT.bit_length() // 8, "little"), np.uint8)[None])
+    received = exchange([np.ascontiguousarray(chunk).view(np.uint8) for chunk in chunks], group)
+    for row, message in zip(weights, received, strict=True):
+        words = int.from_bytes(row.tobytes(), "little")
+        if words:
+            partial.add(Pieces.of([message.view(numpy_dtype(partial.dtype))]), Factor(words))
+
+
+def exchange(messages: Sequence[HostArray], group: Any) -> list[HostArray]:
+    """Return what each rank has for this one: arrays of bytes, of any lengths."""
+    lengths = np.asarray([message.size for message in messages], np.int64)
+    table = np.asarray(group.all_gather(lengths[None]))
+    received = np.asarray(group.all_to_all(np.concatenate(messages), lengths=lengths.tolist()))
+    ends = np.cumsum(table[:, group.rank])
+    return [part.copy() for part in np.split(received, ends[:-1])]

@@ -1,0 +1,266 @@
+"""What has been added of a value's leaves, exactly: it is added to, merged, saved, sent, and rounded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import HostArray
+from treefold.backends.numpy_partial import FRACTION, Factor
+from treefold.dtypes import INTEGERS, numpy_dtype
+from treefold.errors import ArgumentError
+from treefold.errors.words import short
+from treefold.partials.leaves import Contribution, Form, difference
+from treefold.partials.partial_sum import REALS, PartialSum, reduce_scatter
+from treefold.reduce_op import ReduceOp
+
+#: A weight of 1, in the units of weights.
+ONE = 1 << FRACTION
+_VERSION = 1
+#: Bytes of a sum of integers: of 2**64 of them, each times a weight.
+_WHOLE_BYTES = 64
+
+
+@dataclass
+class Totals:
+    """The exact sums of leaves, each times its value's weight.
+
+    ``words``: the sum of weights, in units of 2**-64. ``wholes``: the sums of integers, in these units, as Python's.
+    """
+
+    count: int = 0
+    words: int = 0
+    forms: list[Form] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    floats: dict[str, PartialSum] = field(default_factory=dict)
+    wholes: list[HostArray] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, forms: list[Form], digests: list[bytes]) -> Totals:
+        """Return the sums of nothing, of such leaves.
+
+        Raises:
+            ValueError: there are no such leaves.
+
+        """
+        lengths: dict[str, int] = {}
+        for form in forms:
+            is_known = {"float": form.real in REALS, "whole": form.dtype in INTEGERS, "equal": True}[form.kind]
+            if (
+                not is_known
+                or min(form.shape, default=0) < 0
+                or form.begin != lengths.get(form.real, 0) * (form.kind == "float")
+            ):
+                raise ValueError(form)
+            if form.kind == "float":
+                lengths[form.real] = form.begin + form.length
+        if len(digests) != sum(form.kind == "equal" for form in forms):
+            raise ValueError(digests)
+        floats = {dtype: PartialSum(dtype, length) for dtype, length in lengths.items()}
+        wholes = [np.zeros(form.length, object) for form in forms if form.kind == "whole"]
+        return cls(0, 0, forms, digests, floats, wholes)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that the sums of floats take."""
+        return sum(partial.nbytes for partial in self.floats.values())
+
+    def check(self, forms: Sequence[Form], digests: Sequence[bytes], whose: str, others: str) -> None:
+        """Refuse leaves that are not like these.
+
+        Raises:
+            MismatchError: naming the place.
+            ArgumentError: what has to be equal is not.
+
+        """
+        if list(forms) != self.forms:
+            error = difference(self.forms, forms, whose, others)
+            if error is not None:
+                raise error
+        if list(digests) != self.digests:
+            equal = [form.path for form in self.forms if form.kind == "equal"]
+            differ = [one != other for one, other in zip(self.digests, digests, strict=True)]
+            raise ArgumentError.flags(equal[differ.index(True)])
+
+    def add(self, contribution: Contribution, words: int) -> None:
+        """Add a value that ``check`` has let through, times a weight; with 0 it is counted only."""
+        if words:
+            factor = Factor(words)
+            for dtype, pieces in contribution.floats.items():
+                self.floats[dtype].add(pieces, factor)
+            for total, part in zip(self.wholes, contribution.wholes, strict=True):
+                np.add(total, part.astype(object) * words, out=total)
+        self.count += 1
+        self.words += words
+
+    def merge(self, other: Totals) -> None:
+        """Add what another one has got, that ``check`` has let through."""
+        for dtype, partial in self.floats.items():
+            partial.merge(other.floats[dtype])
+        for total, part in zip(self.wholes, other.wholes, strict=True):
+            np.add(total, part, out=total)
+        self.count += other.count
+        self.words += other.words
+
+    def not_finite(self) -> list[str]:
+        """Return the paths of the leaves that have got an infinity or NaN."""
+        return [
+            form.path
+            for form in self.forms
+            if form.kind == "float" and not self.floats[form.real].is_finite(form.begin, form.begin + form.length)
+        ]
+
+    def results(self, op: ReduceOp, group: Any = None) -> list[HostArray | None]:
+        """Return each leaf's exact sum or mean, rounded once, as a flat array; None for what has to be equal.
+
+        ``group``: over all its ranks, which hold sums of such leaves.
+        """
+        words = self.words
+        if group is not None:
+            words = sum(int.from_bytes(row.tobytes(), "little") for row in _gather(group, _in_bytes(words)))
+        divisor = words if op is ReduceOp.MEAN else ONE
+        floats = {dtype: _finish(partial, divisor, group) for dtype, partial in self.floats.items()}
+        wholes = iter(self.wholes)
+        results: list[HostArray | None] = []
+        for form in self.forms:
+            if form.kind == "float":
+                part = floats[form.real][form.begin : form.begin + form.length]
+                results.append(part.view(numpy_dtype(form.dtype)))
+            elif form.kind == "whole":
+                total = next(wholes)
+                if group is not None:
+                    total = np.sum([_unpacked(rows, [form])[0] for rows in _gather(group, _packed(total))], axis=0)
+                results.append(_rounded(total, form.dtype, op, divisor))
+            else:
+                results.append(None)
+        return results
+
+    def check_between(self, op: ReduceOp, group: Any) -> int:
+        """Refuse ranks whose leaves differ, on all ranks; return the sum of all ranks' weights.
+
+        Raises:
+            MismatchError: naming the place.
+            ArgumentError: a rank has no leaves, because nothing was added there.
+
+        """
+        text = json.dumps([op.name, self.forms, [digest.hex() for digest in self.digests]]).encode()
+        said = _gather(group, np.frombuffer(hashlib.sha256(text).digest() + _in_bytes(self.words).tobytes(), np.uint8))
+        if len({row[:32].tobytes() for row in said}) > 1:
+            lengths = group.all_gather(np.asarray([len(text)]))
+            texts = np.split(np.asarray(group.all_gather(np.frombuffer(text, np.uint8))), np.cumsum(lengths)[:-1])
+            first, *others = [json.loads(one.tobytes()) for one in texts]
+            for rank, other in enumerate(others, 1):
+                _check_rank(rank, first, other)
+        return sum(int.from_bytes(row[32:].tobytes(), "little") for row in said)
+
+    def state(self, name: str) -> dict[str, HostArray]:
+        """Return what it holds as arrays; ``header`` has the name of the format, and the leaves, as JSON in bytes."""
+        header = {
+            "format": name,
+            "version": _VERSION,
+            "count": self.count,
+            "weight": hex(self.words),
+            "leaves": self.forms,
+            "digests": [digest.hex() for digest in self.digests],
+        }
+        state: dict[str, HostArray] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8).copy()}
+        for dtype, partial in self.floats.items():
+            state |= {f"{dtype}.{part}": array for part, array in partial.state().items()}
+        if self.wholes:
+            state["integers"] = np.concatenate([_packed(total) for total in self.wholes])
+        return state
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], name: str) -> Totals:
+        """Return what had a state.
+
+        Raises:
+            ArgumentError: it is none, or of another format.
+
+        """
+        try:
+            header = json.loads(np.asarray(state["header"], np.uint8).tobytes())
+            found = f"{header['format']} {header['version']}"
+        except (KeyError, TypeError, ValueError):
+            raise ArgumentError.partial_state("state['header']", "missing or no JSON", f"that of {name}") from None
+        if found != f"{name} {_VERSION}":
+            raise ArgumentError.partial_state("state", f"of the format {short(found)}", f"{name} {_VERSION}")
+        try:
+            forms = [Form(str(p), str(k), str(d), tuple(map(int, s)), int(b)) for p, k, d, s, b in header["leaves"]]
+            totals = cls.of(forms, [bytes.fromhex(digest) for digest in header["digests"]])
+            totals.count, totals.words = int(header["count"]), int(header["weight"], 16)
+        except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
+            raise ArgumentError.partial_state(
+                "state['header']", "no description of what was added", f"that of {name}"
+            ) from None
+        if totals.count < 0 or totals.words < 0:
+            raise ArgumentError.partial_state("state['header']", "of a count or weight below 0", f"that of {name}")
+        for dtype, partial in totals.floats.items():
+            parts = {part: state.get(f"{dtype}.{part}") for part in ("modes", "sums", "rests", "wholes")}
+            totals.floats[dtype] = PartialSum.of_state(dtype, partial.length, parts, f"state[{dtype!r}]")
+        wholes = [form for form in forms if form.kind == "whole"]
+        totals.wholes = _unpacked(state.get("integers"), wholes) if wholes else []
+        return totals
+
+
+def _check_rank(rank: int, first: Sequence[Any], other: Sequence[Any]) -> None:
+    """Refuse what a rank has said of its leaves if it is not what rank 0 has said."""
+    silent = [number for number, one in ((0, first), (rank, other)) if not one[1]]
+    if silent:
+        raise ArgumentError(
+            f"Rank {silent[0]} has added nothing, so what its part of the result looks like is not known. Add a value "
+            "there first; with weight=0 it adds nothing."
+        )
+    if first[0] != other[0]:
+        raise ArgumentError(
+            f"Rank {rank} asks for a {other[0]} and rank 0 for a {first[0]}. Use one of them on all ranks."
+        )
+    known, got = ([Form(p, k, d, tuple(s), b) for p, k, d, s, b in one[1]] for one in (first, other))
+    digests, others = ([bytes.fromhex(digest) for digest in one[2]] for one in (first, other))
+    Totals(forms=known, digests=digests).check(got, others, f"Rank {rank}'s value", "rank 0's")
+
+
+def _finish(partial: PartialSum, divisor: int, group: Any) -> HostArray:
+    if group is None:
+        return partial.finish(divisor)
+    part = reduce_scatter(partial, group).finish(divisor)
+    whole: HostArray = np.array(group.all_gather(part.view(np.uint8)))  # the group's memory cannot be written
+    return whole.view(part.dtype)
+
+
+def _gather(group: Any, row: HostArray) -> list[HostArray]:
+    return list(np.asarray(group.all_gather(row[None])))
+
+
+def _in_bytes(words: int) -> HostArray:
+    return np.frombuffer(words.to_bytes(_WHOLE_BYTES, "little"), np.uint8)
+
+
+def _rounded(totals: HostArray, dtype: str, op: ReduceOp, divisor: int) -> HostArray:
+    """Return integers: sums modulo 2**bits, means the nearest whole number, halves to even."""
+    kind = numpy_dtype(dtype)
+    if op is ReduceOp.MEAN:
+        return np.asarray([round(Fraction(int(total), divisor)) for total in totals], object).astype(kind)
+    bits = 8 * kind.itemsize
+    return np.asarray([int(total) // ONE % (1 << bits) for total in totals], np.uint64).astype(f"uint{bits}").view(kind)
+
+
+def _packed(totals: HostArray) -> HostArray:
+    """Return Python's integers as rows of bytes, in two's complement."""
+    joined = b"".join([int(total).to_bytes(_WHOLE_BYTES, "little", signed=True) for total in totals])
+    return np.frombuffer(joined, np.uint8).reshape(-1, _WHOLE_BYTES)
+
+
+def _unpacked(rows: Any, forms: Sequence[Form]) -> list[HostArray]:
+    shape = sum(form.length for form in forms), _WHOLE_BYTES
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape != shape:
+        raise ArgumentError.partial_state("state['integers']", short(rows), f"an array of uint8 {shape}")
+    totals = np.empty(len(rows), object)
+    totals[:] = [int.from_bytes(row.tobytes(), "little", signed=True) for row in rows]
+    return list(np.split(totals, np.cumsum([form.length for form in forms])[:-1]))
