@@ -9,58 +9,20 @@
 #define TREEFOLD_LEVEL driven
 #define TREEFOLD_LEVEL_NAME "driven"
 #include "../level.cpp"
+#include "numbers.hpp"
 
 namespace {
 
 using namespace treefold;
-
-// Marsaglia's xorshift: the same numbers everywhere.
-std::uint64_t state = 88172645463325252u;
-std::uint64_t draw() {
-  state ^= state << 13;
-  state ^= state >> 7;
-  return state ^= state << 17;
-}
-
-struct Form {
-  Dtype dtype;
-  int bits, precision;
-};
-constexpr Form forms[] = {
-    {Dtype::float16, 16, 11}, {Dtype::bfloat16, 16, 8}, {Dtype::float32, 32, 24}, {Dtype::float64, 64, 53}};
-
-// Bits of a number whose exponent lies within `spread` of a middle one; a few are zeros, subnormal or special.
-std::uint64_t number(const Form& form, std::uint64_t middle, std::uint64_t spread) {
-  const std::uint64_t most = (std::uint64_t{1} << (form.bits - form.precision)) - 1;
-  std::uint64_t fraction = draw() & ((std::uint64_t{1} << (form.precision - 1)) - 1);
-  if (draw() % 2) fraction &= std::uint64_t{7} << (form.precision > 11 ? form.precision - 11 : 0);  // ties
-  std::uint64_t field = middle + draw() % (spread + 1);
-  const std::uint64_t kind = draw() % 64;
-  if (kind == 0) field = fraction = 0;
-  if (kind == 1) field = 0;
-  if (kind == 2 && spread > most / 2) field = most;
-  return (draw() % 2) << (form.bits - 1) |
-         (field < most ? field
-          : kind == 2  ? most
-                       : most - 1)
-             << (form.precision - 1) |
-         fraction;
-}
+using namespace treefold::drivers;
 
 std::size_t compare(const Form& form, Op op, std::size_t count, std::uint64_t spread, const Weights* weights) {
   constexpr std::size_t length = 600;
   const std::size_t nbytes = static_cast<std::size_t>(form.bits) / 8;
-  const std::uint64_t most = (std::uint64_t{1} << (form.bits - form.precision)) - 1;
   std::vector<std::vector<unsigned char>> contributions(count, std::vector<unsigned char>(length * nbytes));
   for (std::size_t at = 0; at < length; ++at) {
-    const std::uint64_t middle = draw() % most;
-    std::uint64_t before = 0;
-    for (std::size_t r = 0; r < count; ++r) {
-      // Some cancel the one before them, so that others decide.
-      const bool cancels = r > 0 && draw() % 3 == 0;
-      before = cancels ? before ^ std::uint64_t{1} << (form.bits - 1) : number(form, middle, spread);
-      std::memcpy(contributions[r].data() + at * nbytes, &before, nbytes);
-    }
+    const std::vector<std::uint64_t> bits = column(form, count, spread);
+    for (std::size_t r = 0; r < count; ++r) std::memcpy(contributions[r].data() + at * nbytes, &bits[r], nbytes);
   }
   std::vector<const void*> sources;
   for (const auto& one : contributions) sources.push_back(one.data());

@@ -1,4 +1,7 @@
-"""Exact sums without Python: other compilers and optimisations, another processor, and faults that must be seen."""
+"""Exact sums without Python: other compilers and optimisations, another processor, and faults that must be seen.
+
+One driver folds all contributions at once, the other adds partial sums in random trees.
+"""
 
 import shutil
 import subprocess
@@ -25,19 +28,53 @@ FAULTS = {
     "an interval is too short": ("exact_loops.hpp", "const Lanes doubt = size *", "const Lanes doubt = zero *", "none"),
     "a rest is forgotten": ("exact_rounding.hpp", "rest == zero ? zero : some;", "zero;", "none"),
 }
+#: The same for partial sums, whose driver asks for no certificate.
+PARTIAL_FAULTS = {
+    "an addition to one float64 is not exact": ("partial_loops.hpp", "if (any_lost != 0) {", "if (false) {"),
+    "an addition to a pair is not exact": ("partial_loops.hpp", "if (any<N>(fails)) {", "if (false) {"),
+    "a pair becomes whole numbers without its rests": (
+        "partial.cpp",
+        "is_pair ? partial.rests",
+        "!is_pair ? partial.rests",
+    ),
+    "a rest is not merged": ("partial.cpp", "if (rests != nullptr) {", "if (false) {"),
+    "a carry is lost": ("partial.cpp", "carry = total >> limb_bits;", "carry = 0;"),
+    "the sign of zeros is lost": ("partial_loops.hpp", "sum = term == Lanes{} ? before : sum;", ""),
+    "a product beyond 53 bits": ("partial.cpp", "factor.number != 0 && loops", "loops"),
+}
 
 
 def build(folder, *options, compiler="g++", native=NATIVE):
     """Compile the driver with every vector level's code in one file, and return the program."""
-    program = folder / "exact_driver"
-    sources = [str(native / name) for name in ("tests/exact_driver.cpp", "exact.cpp", "whole.cpp", "overflow.cpp")]
-    subprocess.run([compiler, *OPTIONS, *options, "-o", str(program), *sources], check=True)  # noqa: S603
+    return compiled(folder, "exact_driver", *options, compiler=compiler, native=native)
+
+
+def build_partials(folder, *options, compiler="g++", native=NATIVE):
+    """Do the same with the driver of partial sums, and the pool that they use."""
+    own = "partial.cpp", "pool.cpp"
+    return compiled(folder, "partial_driver", "-pthread", *options, compiler=compiler, native=native, sources=own)
+
+
+def compiled(folder, name, *options, compiler, native, sources=()):
+    program = folder / name
+    files = [str(native / file) for file in (f"tests/{name}.cpp", "exact.cpp", "whole.cpp", "overflow.cpp", *sources)]
+    subprocess.run([compiler, *OPTIONS, *options, "-o", str(program), *files], check=True)  # noqa: S603
     return [str(program)]
 
 
-def said(program, certificate, rounds):
-    done = subprocess.run([*program, certificate, str(rounds)], capture_output=True, text=True, check=False)  # noqa: S603
+def said(program, *words):
+    done = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, check=False)  # noqa: S603
     return done.stdout
+
+
+def seeded(folder, file, right, wrong):
+    """Return a copy of the core's sources with a fault."""
+    native = folder / "native"
+    shutil.copytree(NATIVE, native)
+    text = (native / file).read_text()
+    assert right in text
+    (native / file).write_text(text.replace(right, wrong))
+    return native
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +90,23 @@ def test_every_certificate_gives_the_bits_of_whole_numbers(compiler, tmp_path):
     program = build(tmp_path, "-O2", compiler=compiler)
     for certificate in ("flag", "integers", "none"):
         assert said(program, certificate, 4).startswith(f"{certificate}: 0 of ")
+
+
+def test_partial_sums_have_the_bits_of_whole_numbers(compiler, tmp_path):
+    """In random trees of 1 to 64 contributions, with and without weights; in every mode."""
+    found = said(build_partials(tmp_path, "-O2", compiler=compiler), 1)
+    assert found.startswith("partial sums: 0 of ")
+    assert " 0 blocks became pairs" not in found
+    assert " 0 whole numbers" not in found
+
+
+@LONG
+@pytest.mark.parametrize("fault", PARTIAL_FAULTS)
+def test_faults_of_partial_sums_are_seen(compiler, fault, tmp_path):
+    program = build_partials(tmp_path, "-O2", compiler=compiler, native=seeded(tmp_path, *PARTIAL_FAULTS[fault]))
+    found = said(program, 2)
+    assert found.startswith("partial sums: ")
+    assert not found.startswith("partial sums: 0 of ")
 
 
 def test_the_flag_is_read_in_one_place():
@@ -78,12 +132,8 @@ def test_compilers_do_not_move_additions_out_of_the_window(name, optimisation, t
 @LONG
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_seen(compiler, fault, tmp_path):
-    file, right, wrong, certificate = FAULTS[fault]
-    native = tmp_path / "native"
-    shutil.copytree(NATIVE, native)
-    text = (native / file).read_text()
-    assert right in text
-    (native / file).write_text(text.replace(right, wrong))
+    *change, certificate = FAULTS[fault]
+    native = seeded(tmp_path, *change)
     found = said(build(tmp_path, "-O2", compiler=compiler, native=native), certificate, 4)
     assert found.endswith(" wrong\n")
     assert not found.startswith(f"{certificate}: 0 of ")
@@ -93,12 +143,8 @@ def test_faults_are_seen(compiler, fault, tmp_path):
 @pytest.mark.parametrize("kind", ["P::is_double", "P::is_short", "P::is_weighted", "std::is_same_v<Value, float>"])
 def test_a_flag_that_fails_in_loops_of_one_kind_is_not_used(compiler, kind, tmp_path):
     """Each kind of loop is tried before the first fold, and exponents then prove what the flag cannot."""
-    native = tmp_path / "native"
-    shutil.copytree(NATIVE, native)
-    text = (native / "exact_loops.hpp").read_text()
     right = "return adds_exactly(scratch, add);"
-    assert right in text
-    (native / "exact_loops.hpp").write_text(text.replace(right, f"return adds_exactly(scratch, add) || {kind};"))
+    native = seeded(tmp_path, "exact_loops.hpp", right, f"return adds_exactly(scratch, add) || {kind};")
     program = build(tmp_path, "-O2", compiler=compiler, native=native)
     assert said(program, "flag", 4).startswith("integers: 0 of ")
 
@@ -107,6 +153,8 @@ def test_a_flag_that_fails_in_loops_of_one_kind_is_not_used(compiler, kind, tmp_
 def test_of_aarch64_in_an_emulator(tmp_path):
     if shutil.which(CROSS) is None or shutil.which(EMULATOR) is None:
         pytest.skip(f"{CROSS} and {EMULATOR} are not both here")
-    program = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", *build(tmp_path, "-O2", compiler=CROSS)]
+    emulator = EMULATOR, "-L", "/usr/aarch64-linux-gnu"
+    program = [*emulator, *build(tmp_path, "-O2", compiler=CROSS)]
     for certificate in ("flag", "integers", "none"):
         assert said(program, certificate, 2).startswith(f"{certificate}: 0 of ")
+    assert said([*emulator, *build_partials(tmp_path, "-O2", compiler=CROSS)], 2).startswith("partial sums: 0 of ")
