@@ -8,92 +8,85 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from treefold.backends import ArrayBackend, Row
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.entry import Entry
-from treefold.calls.reader import Reading, ReadPair, ReadTree
+from treefold.calls.reader import Reading, ReadPair, ReadTree, rows_of
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import Mirrored, unflatten
 
-_MOST_CALLS = 256
+Kind = TypeVar("Kind")
+
+
+class KnownCalls(BoundedCache[Hashable, Kind]):
+    """The kinds of calls that went well before, of ops or of a group, with what repeats each. Holds no array."""
+
+    def __init__(self, max_entries: int = 256) -> None:
+        """Start empty."""
+        super().__init__(max_entries)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the slow path found out about one kind of call: it is valid, this is its plan, and this repeats it."""
+class KnownReduce:
+    """A valid kind of call of ops, as the slow path left it: its plan, and what repeats it."""
 
     plan: Plan
     destinations: tuple[tuple[str, ...], ...]
     repeat: Repeat
 
 
-class KnownCalls:
-    """The kinds of calls that went well before. Safe to use from many threads; holds no array."""
+def repeat_row(calls: KnownCalls[KnownReduce], op: object, pair: ReadPair) -> Mirrored | None:
+    """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
+    # Classes are compared by identity: objects of a subclass may hash and compare as they like, and keys must not.
+    key, value, target = pair
+    if (
+        key is None
+        or value is None
+        or isinstance(value, ReadTree)
+        or (type(op) is not str and type(op) is not ReduceOp)
+    ):
+        return None
+    # What ``call_key`` makes of one pair; None stands for no options.
+    known = calls.get((op, None, key))
+    if known is None:
+        return None
+    rows = [value]
+    if target is None:
+        made = known.repeat(rows, None)
+        return None if made is None else Mirrored.made(made[0], known.destinations[0], known.plan)
+    if isinstance(target, ReadTree) or known.repeat(rows, rows if target is value else [target]) is None:
+        return None
+    return Mirrored.made(target.arrays, known.destinations[0], known.plan)
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._known: BoundedCache[Hashable, Known] = BoundedCache(_MOST_CALLS)
 
-    def repeat_row(self, op: object, pair: ReadPair) -> Mirrored | None:
-        """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
-        # Classes are compared by identity: objects of a subclass may hash and compare as they like, and keys must not.
-        key, value, target = pair
-        if (
-            key is None
-            or value is None
-            or isinstance(value, ReadTree)
-            or (type(op) is not str and type(op) is not ReduceOp)
-        ):
-            return None
-        # What ``call_key`` makes of one pair; None stands for no options.
-        known = self._known.get((op, None, key))
-        if known is None:
-            return None
-        rows = [value]
-        if target is None:
-            made = known.repeat(rows, None)
-            return None if made is None else Mirrored.made(made[0], known.destinations[0], known.plan)
-        if isinstance(target, ReadTree) or known.repeat(rows, rows if target is value else [target]) is None:
-            return None
-        return Mirrored.made(target.arrays, known.destinations[0], known.plan)
+def repeat(known: KnownReduce, pairs: Sequence[ReadPair]) -> list[Mirrored] | None:
+    """Repeat a call of a known kind; return None, with nothing done, if it needs the slow path."""
+    values, given = [pair.value for pair in pairs], [pair.target for pair in pairs]
+    rows = _rows(values)
+    targets = None if given[0] is None else rows if given == values else _rows(given)
+    made = known.repeat(rows, targets)
+    if made is None:
+        return None
+    remaining = iter(made if targets is None else [target.arrays for target in targets])
+    return [
+        Mirrored.made(_components(value, remaining), destinations, known.plan)
+        for value, destinations in zip(values, known.destinations, strict=True)
+    ]
 
-    def repeat(self, key: Hashable, pairs: Sequence[ReadPair]) -> list[Mirrored] | None:
-        """Repeat a call of a known kind; return None, with nothing done, if it needs the slow path."""
-        known = self._known.get(key)
-        if known is None:
-            return None
-        values, given = [pair.value for pair in pairs], [pair.target for pair in pairs]
-        rows = _rows(values)
-        targets = None if given[0] is None else rows if given == values else _rows(given)
-        made = known.repeat(rows, targets)
-        if made is None:
-            return None
-        remaining = iter(made if targets is None else [target.arrays for target in targets])
-        return [
-            Mirrored.made(_components(value, remaining), destinations, known.plan)
-            for value, destinations in zip(values, known.destinations, strict=True)
-        ]
 
-    def remember(
-        self, key: Hashable, plan: Plan, fold: Fold, entries: Sequence[Entry], targets: Results | None
-    ) -> None:
-        """Keep what the slow path found out, with what ``out`` was; beyond a bound the oldest is forgotten."""
-        backends = [part.operand.backend for entry in entries for part in entry.parts]
-        # Repeating is one pass in replica order: it stands for the plan only where that gives the plan's own bits.
-        if (
-            plan.guarantee == "per_plan"
-            or plan.accumulate == "callback"
-            or not _are_reached(plan, backends, targets or [])
-        ):
-            return
-        repeat = repeater(plan, fold, backends)
-        if repeat is not None:
-            self._known.put(key, Known(plan, tuple(entry.destinations for entry in entries), repeat))
+def known_reduce(plan: Plan, fold: Fold, entries: Sequence[Entry], targets: Results | None) -> KnownReduce | None:
+    """Return what to keep of what the slow path found out, with what ``out`` was; None if it cannot be repeated."""
+    backends = [part.operand.backend for entry in entries for part in entry.parts]
+    # Repeating is one pass in replica order: it stands for the plan only where that gives the plan's own bits.
+    if plan.guarantee == "per_plan" or plan.accumulate == "callback" or not _are_reached(plan, backends, targets or []):
+        return None
+    repeated = repeater(plan, fold, backends)
+    return None if repeated is None else KnownReduce(plan, tuple(entry.destinations for entry in entries), repeated)
 
 
 def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results) -> bool:
@@ -105,11 +98,7 @@ def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results)
 
 
 def _rows(readings: Sequence[Reading | None]) -> list[Row]:
-    rows: list[Row] = []
-    for reading in readings:
-        found = reading.rows if isinstance(reading, ReadTree) else (reading,)
-        rows += [row for row in found if row is not None]
-    return rows
+    return [row for reading in readings if reading is not None for row in rows_of(reading)]
 
 
 def _components(value: Reading | None, made: Iterator[tuple[Any, ...]]) -> tuple[Any, ...]:

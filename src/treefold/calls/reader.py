@@ -147,6 +147,11 @@ def structures_of(reading: Reading) -> Sequence[optree.PyTreeSpec]:
     return reading.structures if isinstance(reading, ReadTree) else [_LEAF] * len(reading.arrays)
 
 
+def rows_of(reading: Reading) -> list[Row]:
+    """Return the rows of components that have a key."""
+    return [row for row in reading.rows if row is not None] if isinstance(reading, ReadTree) else [reading]
+
+
 def leaves_of(reading: Reading, *, is_planned: bool = False) -> list[list[Brought]]:
     """Read, for each leaf of the structure, what each replica brings.
 

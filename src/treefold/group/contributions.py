@@ -42,11 +42,6 @@ def address_of(array: HostArray) -> int:
     return address
 
 
-def rows_of(reading: Reading) -> list[Row]:
-    """Return the rows of components that have a key."""
-    return [row for row in reading.rows if row is not None] if isinstance(reading, ReadTree) else [reading]
-
-
 def plain_rows(entry: Entry) -> list[Row]:
     """Return each leaf's contributions as a row, of row-major copies where they are something else."""
     if isinstance(entry.reading, Row):

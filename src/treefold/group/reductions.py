@@ -14,11 +14,11 @@ import numpy as np
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.tracing import Like
-from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import read_weights
 from treefold.calls.entry import Entry, Part, component
+from treefold.calls.fast_path import KnownCalls
 from treefold.calls.output import read_out
-from treefold.calls.reader import Reading, read_components
+from treefold.calls.reader import Reading, read_components, rows_of
 from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.dtypes import INTEGERS, WIDE_INTEGERS
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
@@ -37,7 +37,6 @@ from treefold.group.contributions import (
     read_value,
     reading_of,
     row_of,
-    rows_of,
     without_arrays,
 )
 from treefold.group.plans import GroupPlans, Reduction, plan_of
@@ -70,7 +69,7 @@ class Result(NamedTuple):
     at: int
 
 
-class KnownCall(NamedTuple):
+class KnownReduction(NamedTuple):
     """A kind of call that was validated: its form in the native core, its results, the plan that ranks compare."""
 
     form: GroupForm
@@ -114,7 +113,7 @@ class Reductions(TracedCalls):
         """Start without knowing any call."""
         super().__init__(link)
         self._collectives, self._accumulate = Collectives(link), accumulate
-        self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
+        self._calls: KnownCalls[KnownReduction] = KnownCalls()
 
     def all_reduce(
         self,
@@ -144,7 +143,7 @@ class Reductions(TracedCalls):
         if weights is None and reading.key is not None and (into is None or into.key is not None):
             end = _ITSELF if into is reading else into and into.key
             key = (op, reading.key, end, root, destinations, cut, mean_dtype)
-            known = self._known.get(key)
+            known = self._calls.get(key)
             if known is not None and not _may_be_narrow(known):
                 reduced = self._repeat(known, reading, into, root)
                 if reduced is not None:
@@ -169,13 +168,13 @@ class Reductions(TracedCalls):
         own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
         reading, op = read_components((values,)), op if type(op) is str else ReduceOp.parse(op)
         key = (CallKind.REDUCE_SCATTER, op, reading.key, cut)
-        known = None if reading.key is None else self._known.get(key)
+        known = None if reading.key is None else self._calls.get(key)
         if known is None:
             local, fold = PerReplica([values]), Fold(ReduceOp.parse(op), self._accumulate)
             _, entry = read_value(local, reading, fold, None, _DEVICE)
             known, rows = self._read(fold, entry, None, CallKind.REDUCE_SCATTER, cut=cut), plain_rows(entry)
             if reading.key is not None:
-                self._known.put(key, known)
+                self._calls.put(key, known)
         else:
             rows = rows_of(reading)
         results = known.results[own]
@@ -196,7 +195,9 @@ class Reductions(TracedCalls):
         _hand_over(results, out, made, memory)
         return list(out)
 
-    def _repeat(self, known: KnownCall, reading: Reading, into: Reading | None, root: int | None) -> Reduced | None:
+    def _repeat(
+        self, known: KnownReduction, reading: Reading, into: Reading | None, root: int | None
+    ) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
         rows = rows_of(reading)
         is_wanted = root is None or root == self._link.rank
@@ -227,7 +228,7 @@ class Reductions(TracedCalls):
         rows = _join_rows(self._collectives, entry, is_dense, fold, root)
         dense = replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
         kind = CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED
-        known = None if key is None else self._known.get(key)
+        known = None if key is None else self._calls.get(key)
         if known is None:
             known = self._read(fold, dense, root, kind, call.destinations, call.cut, call.mean_dtype)
         contributions = plain_rows(dense)
@@ -245,7 +246,7 @@ class Reductions(TracedCalls):
                 raise AssertionError(known)  # validation has let targets through that overlap
             made = [_view(outcome, one) for one in known.results] if is_wanted and made is None else made
         if key is not None:
-            self._known.put(key, known)
+            self._calls.put(key, known)
         if made is None:
             return Reduced(None, known.plans.plan)
         if outs is not None:
@@ -289,7 +290,7 @@ class Reductions(TracedCalls):
         destinations: str = "",
         cut: str = "",
         mean_dtype: str | None = None,
-    ) -> KnownCall:
+    ) -> KnownReduction:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
             if not part.is_in_host_memory:
@@ -315,10 +316,16 @@ class Reductions(TracedCalls):
         bare = without_arrays(entry)
         reduction = Reduction(bare, fold, name, root or 0, is_weighted=is_weighted)
         plans = GroupPlans(reduction, self._link.layout, self._link.rank)
-        return KnownCall(form, fold, results, bare, plans, is_private)
+        return KnownReduction(form, fold, results, bare, plans, is_private)
 
     def _fold(
-        self, known: KnownCall, rows: list[Row], targets: Sequence[Row | None] | None, fold: Fold, *, wants_lease: bool
+        self,
+        known: KnownReduction,
+        rows: list[Row],
+        targets: Sequence[Row | None] | None,
+        fold: Fold,
+        *,
+        wants_lease: bool,
     ) -> Outcome | None:
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
         made: tuple[int, ...] = ()
@@ -332,7 +339,7 @@ class Reductions(TracedCalls):
             made = outcome.replicas
             known.plans.make(made)
 
-    def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, into: Reading | None) -> Any:
+    def _wrapped(self, known: KnownReduction, outcome: Outcome, targets: list[Row] | None, into: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
         if into is not None and targets is not None:
             for result, target in zip(known.results, targets, strict=True):
@@ -341,12 +348,12 @@ class Reductions(TracedCalls):
         return component(known.entry, _arrays(known.results, outcome, targets))
 
 
-def _may_be_narrow(known: KnownCall) -> bool:
+def _may_be_narrow(known: KnownReduction) -> bool:
     """Tell whether rounding the kernels' means again could show on some rank: those of 64-bit integers, to float32."""
     return known.fold.op is ReduceOp.MEAN and any(part.dtype in WIDE_INTEGERS for part in known.entry.parts)
 
 
-def _agreed(link: GroupLink, known: KnownCall, own: Sequence[Fraction] | None) -> tuple[Fold, bool]:
+def _agreed(link: GroupLink, known: KnownReduction, own: Sequence[Fraction] | None) -> tuple[Fold, bool]:
     """Return the fold with the weights of all ranks, if this one has some, and whether each rank folds alone.
 
     It does if a rank's framework has narrower means than the kernels, and rounding theirs again would show. Ranks tell

@@ -18,7 +18,7 @@ from treefold.calls.arguments import (
     read_weights,
 )
 from treefold.calls.entry import Entry, as_distributed, check_devices, moved_axis, read_entry, wrap
-from treefold.calls.fast_path import KnownCalls
+from treefold.calls.fast_path import KnownCalls, KnownReduce, known_reduce, repeat, repeat_row
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, ReadPair, call_key, read_components, read_pair
@@ -71,7 +71,7 @@ class CrossDeviceOps(abc.ABC):
         self._own_device: str | None = None  # where values meet, instead of on the first destination
         self._own_word: object = None  # the same as the caller wrote it
         self._plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
-        self._calls = KnownCalls()
+        self._calls: KnownCalls[KnownReduce] = KnownCalls()
         self._grouped = None if group is None else self._join(group, accumulate)
 
     @staticmethod
@@ -118,7 +118,7 @@ class CrossDeviceOps(abc.ABC):
             return self._grouped.reduce(reduce_op, [(per_replica_value, destinations)], ends, weights)[0]
         pair = read_pair(per_replica_value, destinations, out)
         if options is None and experimental_hints is None and weights is None:
-            result = self._calls.repeat_row(reduce_op, pair)
+            result = repeat_row(self._calls, reduce_op, pair)
             if result is not None:
                 return result
         asked = [(per_replica_value, destinations)]
@@ -309,7 +309,8 @@ class CrossDeviceOps(abc.ABC):
         is_batch: bool,
     ) -> list[Mirrored]:
         key = None if weights is not None else call_key(reduce_op, options, pairs)
-        if key is not None and (results := self._calls.repeat(key, pairs)) is not None:
+        known = None if key is None else self._calls.get(key)
+        if known is not None and (results := repeat(known, pairs)) is not None:
             return results
         op = ReduceOp.parse(reduce_op)
         fold = self._fold(op, read_weights(weights, op))
@@ -318,8 +319,8 @@ class CrossDeviceOps(abc.ABC):
         if not entries:
             return []
         plan = self._plan_for(self._request(entries, fold, options))
-        if key is not None:
-            self._calls.remember(key, plan, fold, entries, targets)
+        if key is not None and (known := known_reduce(plan, fold, entries, targets)):
+            self._calls.put(key, known)
         operands = [part.operand for entry in entries for part in entry.parts]
         return wrap(execute(plan, operands, fold, targets, timeout_s=options.timeout_seconds), entries, plan)
 
