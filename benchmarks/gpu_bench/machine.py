@@ -96,7 +96,10 @@ class CudaMachine(Machine):
 
         """
         if not torch.cuda.is_available():
-            raise BenchError.no_gpu(torch.__version__)
+            raise BenchError(
+                f"PyTorch {torch.__version__} reports no GPU, so there is nothing to measure. Run this where there are "
+                "a GPU, its driver and PyTorch's build for it (python -m pip install --upgrade torch)."
+            )
         self.places = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         self.gpus = [f"gpu:{index}" for index in range(torch.cuda.device_count())]
         torch.cuda.set_device(0)

@@ -54,7 +54,10 @@ class ReduceOp(enum.Enum):
         word = value.value if isinstance(value, enum.Enum) else value
         found = cls._missing_(word)
         if found is None and isinstance(word, str) and _DEVICE.search(word):
-            raise ArgumentError.device_for_op(word)
+            raise ArgumentError(
+                f"{short(word)} names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', "
+                f"to={short(word)}), or ops.reduce('sum', value, {short(word)})."
+            )
         if found is None:
             raise ArgumentError(
                 f"The reduce op is {short(value)}. It takes {listed(tuple(cls.__members__))}, or a ReduceOp."

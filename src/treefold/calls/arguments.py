@@ -84,7 +84,11 @@ def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
     read = list(pairs)
     for index, pair in enumerate(read):
         if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004
-            raise ArgumentError.not_a_pair(index, pair)
+            length = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
+            raise ArgumentError(
+                f"Element {index} of value_destination_pairs is a {type(pair).__name__}{length}. "
+                f"Each must be a tuple of two: (value, destinations)."
+            )
     return read
 
 

@@ -9,6 +9,7 @@ from treefold.backends import ArrayBackend
 from treefold.calls.entry import LeafForm, Part, agreed_backend, at, check_refusals
 from treefold.calls.reader import Brought, ReadArray, Slices, read_leaf, read_shape
 from treefold.errors import ArgumentError, MismatchError
+from treefold.errors.words import counted
 from treefold.execution import Operand
 from treefold.fold import Fold
 from treefold.plan.ir import Goal
@@ -180,15 +181,19 @@ def _check_slices(path: str, leaves: Sequence[Brought]) -> None:
         if not isinstance(leaf, Slices):
             continue
         backend, values, indices = agreed_backend(path, [leaf.values]), leaf.values, leaf.indices
-        if indices.backend is None or (indices.backend is not backend and indices.backend.owns(indices.array)):
-            raise ArgumentError.slices_indices(replica, at(path), type(indices.array).__name__, ())
-        if indices.dtype not in {"int32", "int64"} or len(indices.shape) != 1:
-            raise ArgumentError.slices_indices(replica, at(path), indices.dtype, indices.shape)
+        is_foreign = indices.backend is None or (indices.backend is not backend and indices.backend.owns(indices.array))
+        if is_foreign or indices.dtype not in {"int32", "int64"} or len(indices.shape) != 1:
+            form = f"{type(indices.array).__name__} ()" if is_foreign else f"{indices.dtype} {indices.shape}"
+            raise ArgumentError.slices(
+                replica, at(path), f"indices {form}", "Indices must be int32 or int64, of one axis."
+            )
         if not values.shape or values.shape[0] != indices.shape[0]:
-            raise ArgumentError.slices_rows(replica, at(path), values.shape, indices.shape[0])
+            got = f"values {values.shape} for {counted(indices.shape[0], 'index', 'indices')}"
+            raise ArgumentError.slices(replica, at(path), got, "Bring one row of values for each index.")
         dense_shape = leaf.slices.dense_shape
         if dense_shape is not None and read_shape(dense_shape)[1:] != values.shape[1:]:
-            raise ArgumentError.slices_shape(replica, at(path), values.shape, read_shape(dense_shape))
+            got = f"values {values.shape} for dense_shape {read_shape(dense_shape)}"
+            raise ArgumentError.slices(replica, at(path), got, "All axes but the first must agree.")
 
 
 def _made_dense(path: str, leaves: Sequence[Brought]) -> list[ReadArray]:
@@ -208,7 +213,8 @@ def _made_dense(path: str, leaves: Sequence[Brought]) -> list[ReadArray]:
         if leaf.indices.shape[0]:
             low, high = backend.index_bounds(leaf.indices.array)
             if low < 0 or high >= shape[0]:
-                raise ArgumentError.slices_bounds(replica, at(path), low, high, shape[0])
+                allowed = f"Its dense_shape allows 0 to {shape[0] - 1}."
+                raise ArgumentError.slices(replica, at(path), f"indices from {low} to {high}", allowed)
         made = read_leaf(backend.densify(leaf.values.array, leaf.indices.array, shape))
         if isinstance(made, ReadArray):
             dense.append(made)

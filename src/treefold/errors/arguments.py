@@ -50,14 +50,6 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{name} is {short(value)}. It takes {listed(choices)}.")
 
     @classmethod
-    def device_for_op(cls, device: str) -> Self:
-        name = short(device)
-        return cls(
-            f"{name} names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', to={name}), "
-            f"or ops.reduce('sum', value, {name})."
-        )
-
-    @classmethod
     def num_packs(cls, owner: str, value: object) -> Self:
         return cls(
             f"{owner} got num_packs={short(value)}. It takes 0 (no packing), a positive whole number of packs, "
@@ -85,15 +77,6 @@ class ArgumentError(TreefoldError, ValueError):
     def traced(cls, call: str) -> Self:
         """A call of a group that cannot stand in a graph that is being traced."""
         return cls(f"{call} cannot be traced into a graph. Call it outside of the traced function.")
-
-    @classmethod
-    def store_of_ranks(cls, **given: object) -> Self:
-        """``connect`` got some of store, rank and size, or a source beside them."""
-        missing = listed([name for name, value in given.items() if value is None], quote=False)
-        return cls(
-            f"connect() got {f'no {missing}' if missing else 'a source beside a store'}. Give store=, rank= and size= "
-            "together, without a source."
-        )
 
     @classmethod
     def accumulation_result(cls, where: str, got: str, expected: str) -> Self:
@@ -149,14 +132,6 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{owner} got {values} and {devices}. Name one device for each value.")
 
     @classmethod
-    def not_a_pair(cls, index: int, value: object) -> Self:
-        length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-        return cls(
-            f"Element {index} of value_destination_pairs is a {type(value).__name__}{length}. "
-            f"Each must be a tuple of two: (value, destinations)."
-        )
-
-    @classmethod
     def destinations(cls, value: object) -> Self:
         return cls(f"The destination is {short(value)}. {_DESTINATION_FORMS}")
 
@@ -165,24 +140,9 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"The destination is empty. {_DESTINATION_FORMS}")
 
     @classmethod
-    def slices_indices(cls, replica: int, where: str, dtype: str, shape: tuple[int, ...]) -> Self:
-        got = f"IndexedSlices with indices {dtype} {shape}"
-        return cls(f"Replica {replica} has {got}{where}. Indices must be int32 or int64, of one axis.")
-
-    @classmethod
-    def slices_rows(cls, replica: int, where: str, shape: tuple[int, ...], count: int) -> Self:
-        got = f"IndexedSlices with values {shape} for {counted(count, 'index', 'indices')}"
-        return cls(f"Replica {replica} has {got}{where}. Bring one row of values for each index.")
-
-    @classmethod
-    def slices_shape(cls, replica: int, where: str, shape: tuple[int, ...], dense: tuple[int, ...]) -> Self:
-        got = f"IndexedSlices with values {shape} for dense_shape {dense}"
-        return cls(f"Replica {replica} has {got}{where}. All axes but the first must agree.")
-
-    @classmethod
-    def slices_bounds(cls, replica: int, where: str, low: int, high: int, length: int) -> Self:
-        got = f"IndexedSlices with indices from {low} to {high}"
-        return cls(f"Replica {replica} has {got}{where}. Its dense_shape allows 0 to {length - 1}.")
+    def slices(cls, replica: int, where: str, got: str, allowed: str) -> Self:
+        """Refuse ``IndexedSlices`` whose parts do not go together."""
+        return cls(f"Replica {replica} has IndexedSlices with {got}{where}. {allowed}")
 
     @classmethod
     def gather_sparse(cls, where: str) -> Self:
@@ -234,16 +194,6 @@ class ArgumentError(TreefoldError, ValueError):
 
 class CallError(TreefoldError, TypeError):
     """Arguments that do not go together."""
-
-    @classmethod
-    def component_index(cls, owner: str, index: object, count: int, *, is_device: bool) -> Self:
-        """A component is asked for by something else than its number. ``is_device``: ``on`` may find it."""
-        of_device = (
-            f"{owner.lower()}.on({short(index)}) returns that of a device"
-            if is_device
-            else "devices tells where each is"
-        )
-        return cls(f"{owner} got the index {short(index)}. Components have numbers, 0 to {count - 1}, and {of_device}.")
 
     @classmethod
     def both_option_names(cls) -> Self:

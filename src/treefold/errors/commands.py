@@ -339,13 +339,6 @@ class BenchError(CommandError):
             " take smaller sizes, fewer devices or fewer peers."
         )
 
-    @classmethod
-    def no_gpu(cls, version: str) -> Self:
-        return cls(
-            f"PyTorch {version} reports no GPU, so there is nothing to measure. Run this where there are a GPU, its"
-            " driver and PyTorch's build for it (python -m pip install --upgrade torch)."
-        )
-
 
 class PeerError(TreefoldError, RuntimeError):
     """A library cannot do the work of a benchmark, or did not do it; the sentence is the note in its row."""

@@ -30,14 +30,6 @@ class MismatchError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def gather_ranks(cls, rank: int, where: str, got: str, expected: str, axis: int, *, verb: str = "gathers") -> Self:
-        """Ranks gather or exchange arrays that differ in more than their lengths along the axis."""
-        return cls(
-            f"Rank {rank} {verb} {got}{where} and rank 0 {expected}, both with axis {axis} in front. Dtypes and all "
-            "other lengths must be the same. Nothing was done."
-        )
-
-    @classmethod
     def room(cls, rank: int, where: str, room: int, length: int, axis: int) -> Self:
         """The array of ``out`` on a rank is longer or shorter than the result."""
         return cls(
@@ -124,15 +116,6 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def not_of_group(cls, name: str, rank: int | None, size: int) -> Self:
-        """A destination without a rank beside others that have one, or of a rank that there is not."""
-        problem = "names no rank" if rank is None else f"is a device of rank {rank}"
-        return cls(
-            f"{short(name)} {problem}, in a group of ranks 0 to {size - 1}. In one call, destinations all name ranks "
-            "of the group, or none does, which means each rank's own."
-        )
-
-    @classmethod
     def not_on_host(cls, where: str) -> Self:
         """An array that the ranks of a group cannot share, because it is not in host memory."""
         return cls(
@@ -146,15 +129,6 @@ class DeviceError(TreefoldError, ValueError):
         return cls(
             f"{framework} has no device {device} here. {''.join(hints)}It has {there}. Name one of these; nothing is "
             "placed elsewhere for you."
-        )
-
-    @classmethod
-    def unreported(cls, device: str, loaded: Sequence[str], why: Sequence[str], similar: str | None) -> Self:
-        """No framework has such a device. ``why``: what each has to say about that, if anything."""
-        hints = [f"{reason} " for reason in why if reason] + [f"Did you mean {similar}? "] * bool(similar)
-        return cls(
-            f"No loaded framework reports a device {device}; loaded: {', '.join(loaded)}. {''.join(hints)}"
-            f"Import the framework whose device it is, or name one that exists."
         )
 
 

@@ -377,7 +377,10 @@ def _check_shapes(part: Part, said: Sequence[Announcement], axis: int, verb: str
         for shape in one.shapes:
             if shape[1:] != first[1:]:
                 got, expected = (f"{part.dtype} {tuple(each)}" for each in (shape, first))
-                raise MismatchError.gather_ranks(rank, at(part.path), got, expected, axis, verb=verb).alike()
+                raise MismatchError(
+                    f"Rank {rank} {verb} {got}{at(part.path)} and rank 0 {expected}, both with axis {axis} in front. "
+                    "Dtypes and all other lengths must be the same. Nothing was done."
+                ).alike()
 
 
 def _check_rooms(part: Part, said: Sequence[Announcement], lengths: Sequence[int], axis: int) -> None:

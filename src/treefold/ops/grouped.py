@@ -10,6 +10,7 @@ from treefold.calls.arguments import read_destinations
 from treefold.calls.entry import as_distributed, check_devices
 from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
+from treefold.errors.words import short
 from treefold.group import Group, connect
 from treefold.group.collectives import Collectives
 from treefold.group.reductions import Reductions
@@ -101,7 +102,11 @@ class GroupedOps:
             return read_destinations(asked), ""
         for name, device in zip(names, devices, strict=True):
             if device.rank is None or device.rank >= self.group.size:
-                raise DeviceError.not_of_group(name, device.rank, self.group.size)
+                problem = "names no rank" if device.rank is None else f"is a device of rank {device.rank}"
+                raise DeviceError(
+                    f"{short(name)} {problem}, in a group of ranks 0 to {self.group.size - 1}. In one call, "
+                    "destinations all name ranks of the group, or none does, which means each rank's own."
+                )
         own = [f"{device.type}:{device.index}" for device in devices if device.rank == self.group.rank]
         return tuple(own), ", ".join(f"{device.rank}/{device.type}:{device.index}" for device in devices)
 

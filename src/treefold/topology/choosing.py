@@ -133,8 +133,14 @@ def _check_reported(names: Sequence[str], devices: object) -> None:
     backends = loaded_backends()
     for name in names:
         if not any(backend.has_device(name) for backend in backends):
-            loaded, why = [backend.name for backend in backends], [backend.why_missing(name) for backend in backends]
-            raise DeviceError.unreported(as_asked(name, devices), loaded, why, similar_device(name))
+            similar = similar_device(name)
+            hints = [f"{why} " for backend in backends if (why := backend.why_missing(name))]
+            hints += [f"Did you mean {similar}? "] * bool(similar)
+            raise DeviceError(
+                f"No loaded framework reports a device {as_asked(name, devices)}; loaded: "
+                f"{', '.join(backend.name for backend in backends)}. {''.join(hints)}"
+                f"Import the framework whose device it is, or name one that exists."
+            )
 
 
 def _check_bytes(nbytes: object) -> None:

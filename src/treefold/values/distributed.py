@@ -150,9 +150,14 @@ class DistributedValues(Generic[T_co]):
                 f"Give a whole number from {-count} to {count - 1}."
             ) from None
         except TypeError:
-            words = type(self).__name__, index, len(self._values)
+            name, device = type(self).__name__, "devices tells where each is"
             is_device = isinstance(self, Mirrored) and isinstance(index, str)
-            raise CallError.component_index(*words, is_device=is_device) from None
+            if is_device:
+                device = f"{name.lower()}.on({short(index)}) returns that of a device"
+            raise CallError(
+                f"{name} got the index {short(index)}. Components have numbers, 0 to {len(self._values) - 1}, and "
+                f"{device}."
+            ) from None
 
     def __repr__(self) -> str:
         """Show each component beside its device."""

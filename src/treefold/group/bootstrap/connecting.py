@@ -79,7 +79,11 @@ def connect(
 def _bootstrap(source: Any, store: Any, rank: Any, size: Any) -> StoreBootstrap:
     given = {"store": store, "rank": rank, "size": size}
     if source is not None or None in given.values():
-        raise ArgumentError.store_of_ranks(**given)
+        missing = listed([name for name, value in given.items() if value is None], quote=False)
+        raise ArgumentError(
+            f"connect() got {f'no {missing}' if missing else 'a source beside a store'}. Give store=, rank= and size= "
+            "together, without a source."
+        )
     if type(rank) is not int or type(size) is not int or not 0 <= rank < size:
         raise ArgumentError(
             f"connect() got rank={short(rank)} and size={short(size)}. It takes whole numbers: a size of 1 or more, "
