@@ -47,7 +47,7 @@ def planned_lanes(name, method, num_chunks, *, nbytes=2**26):
     machine = known_topology(name)
     movement = method(machine).movement(one_array(machine.devices))
     setting = MovementTimes(movement, machine).at(nbytes)
-    lanes = Lanes(machine, setting.tasks, setting.routes, counts_folds=True)
+    lanes = Lanes(machine, setting.load.tasks, setting.load.routes, counts_folds=True)
     return {
         "task": lanes.task,
         "nbytes": lanes.nbytes * (setting.scale / num_chunks),

@@ -129,7 +129,7 @@ class TestMovementTimes:
         shares = (Fraction(1, num_packs),) * num_packs
         method = Method(shares, lambda builder, pack, _: add_star(builder, pack, "gpu:0"), "star")
         setting = MovementTimes(method.movement(one_array(PAIR)), two_routes()).at(800e3)
-        assert len(setting.routes["gpu:1", "gpu:0"]) == count
+        assert len(setting.load.routes["gpu:1", "gpu:0"]) == count
 
     @pytest.mark.parametrize(("nbytes", "gb_per_s"), [(600e3, 25), (1e9, 37)])
     def test_is_busy_as_the_chosen_routes_are(self, nbytes, gb_per_s):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import treefold
 from treefold.bench.baselines import BASELINES, InProcess
@@ -34,7 +33,7 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.cli.bench_ranks import bench_ranks, read_baselines
 from treefold.cli.completion import lists, words
-from treefold.cli.console import echo, progress
+from treefold.cli.console import counting_columns, echo, progress
 from treefold.cli.needs import check_output
 from treefold.cli.sizes import parse_size, sweep_sizes
 from treefold.cli.tables import Table
@@ -247,15 +246,8 @@ def _above_table(run: Run) -> dict[str, str]:
 @contextlib.contextmanager
 def progress_of_works() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
     """Show a bar on stderr; yield what a measurement tells it, and what is told of works done, of all."""
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
     # Drawn when told, never by a thread of its own: that would run beside what is measured.
-    with progress(*columns, is_automatic=False, is_transient=True) as bar:
+    with progress(*counting_columns(), is_automatic=False, is_transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def begin(name: str) -> None:

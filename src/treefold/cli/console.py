@@ -56,17 +56,16 @@ def progress(*columns: ProgressColumn, is_automatic: bool = True, is_transient: 
     return Progress(*columns, console=console, auto_refresh=is_automatic, transient=is_transient, disable=hidden)
 
 
+def counting_columns() -> Sequence[ProgressColumn]:
+    """Return what a bar shows that counts parts: how many are done, for how long, and what is under way."""
+    words = TextColumn("{task.description}")
+    return SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words
+
+
 @contextlib.contextmanager
 def steps(count: int) -> Iterator[Callable[[str], None]]:
     """Show on stderr, in a terminal, how many of ``count`` steps are done; yield what each step's start is told to."""
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with progress(*columns, is_transient=True) as bar:
+    with progress(*counting_columns(), is_transient=True) as bar:
         task, done = bar.add_task("starting", total=count), itertools.count()
         yield lambda name: bar.update(task, description=name, completed=next(done))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeGuard, TypeVar
 
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
@@ -308,9 +308,14 @@ class TopologyBuilder:
         return device
 
 
-def is_finite(number: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
+    """Tell whether this is a number, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_finite(value: object) -> bool:
     """Tell whether this is a finite number, and no bool."""
-    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+    return is_number(value) and math.isfinite(value)
 
 
 def _decimal(number: float) -> Fraction:
@@ -402,6 +407,16 @@ def reached_from(starts: Iterable[T], neighbours: Callable[[T], Iterable[T]]) ->
         reached |= fresh
         todo += fresh
     return reached
+
+
+def joined_groups(names: Iterable[T], neighbours: Callable[[T], Iterable[T]]) -> list[list[T]]:
+    """Return the names in groups that reach each other, in their order; ``neighbours`` must lead both ways."""
+    left, groups = list(names), list[list[T]]()
+    while left:
+        reached = reached_from(left[:1], neighbours)
+        groups.append([name for name in left if name in reached])
+        left = [name for name in left if name not in reached]
+    return groups
 
 
 def _plain_links(links: Sequence[Link]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from treefold.plan import Movement
 from treefold.plan.ir import Combine, Concat, Copy, Role
 from treefold.topology.cost.pipeline import Lanes, Pipeline, Task, make_tasks
 from treefold.topology.cost.routes import LAUNCH_S, Alternatives, Ends, Route, busiest_s, find_routes, width
-from treefold.topology.graph import Topology
+from treefold.topology.graph import Topology, is_number
 from treefold.topology.timeline import Activity, Timeline, Wait
 
 _MOST_SPANS = 32_000  # up to this many chunks of all copies together are simulated one by one
@@ -99,7 +99,7 @@ class MovementTimes:
         scale = nbytes / self._own if self._own else 0.0
         # Small values take the shortest routes, because longer ones add latency; large ones are spread over all routes.
         load = self._shared if self._choice.shares_at(scale) else self._alone
-        return Setting(self._topology, nbytes, scale, self._tasks, load)
+        return Setting(load, nbytes, scale)
 
     def predicted_s(self, nbytes: float) -> float:
         """Return the approximate seconds in closed form, for machines that are too large to simulate every chunk."""
@@ -152,10 +152,9 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _P
 
 
 def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _PipelineRun:
+    load, lanes = setting.load, setting.load.lanes
     if math.isfinite(reduce_bytes_per_s):
-        lanes = Lanes(setting.topology, setting.tasks, setting.routes, counts_folds=True)
-    else:
-        lanes = setting.load.lanes
+        lanes = Lanes(load.topology, load.tasks, load.routes, counts_folds=True)
     return _PipelineRun(setting, Pipeline(lanes, shown, setting.scale / num_chunks, reduce_bytes_per_s), num_chunks)
 
 
@@ -176,7 +175,7 @@ class _PipelineRun:
         """Return the activities as a timeline that begins with the launch."""
         line, longer, first_s = self.pipeline, self.longer, self.setting.launch_s(launch_s)
         lanes, scale = line.lanes, self.setting.scale
-        tasks = [self.setting.tasks[number] for number in lanes.task]
+        tasks = [self.setting.load.tasks[number] for number in lanes.task]
         activities = tuple(
             Activity(
                 _KINDS[type(task.action)],
@@ -197,18 +196,14 @@ class _PipelineRun:
 
 
 def _check_numbers(nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float, launch_s: float) -> None:
-    if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
+    if not is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
         raise SimulationError.number(nbytes=nbytes)
-    if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
+    if chunk_bytes not in {None, "auto"} and not (is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
         raise SimulationError.number(chunk_bytes=chunk_bytes)
-    if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
+    if not is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
         raise SimulationError.number(reduce_bytes_per_s=reduce_bytes_per_s)
-    if not _is_number(launch_s) or not 0 <= launch_s < math.inf:
+    if not is_number(launch_s) or not 0 <= launch_s < math.inf:
         raise SimulationError.number(launch_s=launch_s)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -276,16 +271,9 @@ class Load:
 class Setting:
     """A movement on a machine at a size: everything that does not depend on the number of chunks."""
 
-    topology: Topology
+    load: Load
     nbytes: float
     scale: float
-    tasks: tuple[Task, ...]
-    load: Load
-
-    @property
-    def routes(self) -> Mapping[Ends, Sequence[Route]]:
-        """The routes of every pair that exchanges anything."""
-        return self.load.routes
 
     @property
     def busy_s(self) -> float:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from treefold.topology.graph import Topology, reached_from
+from treefold.topology.graph import Topology, joined_groups, reached_from
 
 #: A drawing of this width is shown at ``svg.NARROWEST`` of its size on a page of 1280 pixels, which leave it 1048.
 WIDEST = 1276.0
@@ -110,12 +110,8 @@ def _network(topology: Topology) -> list[str]:
 
 def _hosts(topology: Topology, network: Collection[str]) -> list[list[str]]:
     """Return the nodes that are joined without the network: of one host, or all of a machine that has no NICs."""
-    left, hosts = [name for name in topology.kinds if name not in network], []
-    while left:
-        reached = reached_from(left[:1], lambda name: set(topology.neighbours(name)).difference(network))
-        hosts.append([name for name in left if name in reached])
-        left = [name for name in left if name not in reached]
-    return hosts
+    names = [name for name in topology.kinds if name not in network]
+    return joined_groups(names, lambda name: set(topology.neighbours(name)).difference(network))
 
 
 def _lay_out_host(topology: Topology, names: Sequence[str]) -> dict[str, Box]:

@@ -10,7 +10,7 @@ from typing import Any
 from treefold.errors import ParseError
 from treefold.errors.words import printable
 from treefold.topology.gpus import LINK_NOUNS, MissingLinks
-from treefold.topology.graph import MOST_GB_PER_S, Topology, TopologyBuilder, is_finite
+from treefold.topology.graph import MOST_GB_PER_S, Topology, TopologyBuilder, is_finite, is_number
 
 TOOL = "the plain JSON form"
 MAX_NODES, MAX_LINKS = 8192, 200_000
@@ -235,8 +235,3 @@ def _checked(what: str, value: object) -> Matrix:
     if count == 1:
         raise ParseError.bad_field(f"The size of {what}", count, "2 or more")
     return [list(row) for row in value]
-
-
-def is_number(value: object) -> bool:
-    """Tell whether this is a number, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

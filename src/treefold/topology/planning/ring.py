@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from treefold.topology.cost.routes import LAUNCH_S, alpha_s, alternatives
-from treefold.topology.graph import Topology
+from treefold.topology.graph import Topology, joined_groups
 from treefold.topology.planning.host_shares import port_rates
 from treefold.topology.planning.tree_packing import SpanningTree
 
@@ -225,17 +225,11 @@ def find_rings(
 
 def host_groups(topology: Topology) -> list[Order]:
     """Return the devices by host: joined without a NIC and without a link of kind ``"net"``."""
-    inside = {node.name: {node.name} for node in topology.nodes if node.kind != "nic"}
     local = {(link.source, link.target) for link in topology.links if link.kind != "net"}
-    for source, target in local:
-        # Merged sets are shared objects: every member points to the one set of its group, so identity tells groups
-        # apart.
-        is_both_ways = (target, source) in local
-        if is_both_ways and source in inside and target in inside and inside[source] is not inside[target]:
-            inside[source] |= inside[target]
-            inside |= dict.fromkeys(inside[target], inside[source])
-    groups = {id(group): tuple(name for name in topology.devices if name in group) for group in inside.values()}
-    return [group for group in groups.values() if group]
+    names = [node.name for node in topology.nodes if node.kind != "nic"]
+    beside = {name: [o for o in names if {(name, o), (o, name)} <= local] for name in names}
+    groups = (set(group) for group in joined_groups(names, beside.__getitem__))
+    return [order for group in groups if (order := tuple(name for name in topology.devices if name in group))]
 
 
 def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from treefold.topology.graph import reached_from
+from treefold.topology.graph import joined_groups
 from treefold.topology.planning.tree_packing.columns import Oracle
 from treefold.topology.planning.tree_packing.network import Array, Network
 from treefold.topology.planning.tree_packing.packing import Certificate
@@ -154,11 +154,7 @@ def _parts(network: Network, prices: Array) -> tuple[tuple[str, ...], ...]:
     # A partition proves its bound by prices of 1 between its parts and 0 within them, so the parts are what free routes
     # join.
     free = network.routes(prices).cost == 0
-    parts: list[list[int]] = []
-    left = set(range(len(network.devices)))
-    while left:
-        parts.append(sorted(reached_from([min(left)], lambda i: np.flatnonzero(free[i] | free[:, i]).tolist())))
-        left -= set(parts[-1])
+    parts = joined_groups(range(len(network.devices)), lambda i: np.flatnonzero(free[i] | free[:, i]).tolist())
     return tuple(tuple(network.devices[device] for device in part) for part in parts)
 
 

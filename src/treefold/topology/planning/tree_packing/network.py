@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -19,14 +18,6 @@ from treefold.topology.graph import Topology
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Route = tuple[str, ...]  # names of nodes, from the device that sends to the device that receives
-
-
-@dataclass(frozen=True)
-class _Spans:
-    """Directed: nodes ``routes[s][0]`` to ``routes[s][-1]``; ``rows`` padded with the number of rows."""
-
-    routes: tuple[Route, ...]
-    rows: Indices
 
 
 class Network:
@@ -55,9 +46,9 @@ class Network:
         # Divided as fractions, so that equally wide rows get equal floats; near 1, which is where the solver's
         # tolerances fit.
         self.width: Array = np.array([float(capacity / self.widest) for capacity in capacities])
-        routes, carriers = _joined(topology)
+        self._spans, carriers = _joined(topology)
         self._index = {name: number for number, name in enumerate((*self.devices, *carriers))}
-        self._spans = _laid_out(routes, self.row_of, len(capacities))
+        self._rows = _laid_out(self._spans, self.row_of, len(capacities))
         self._lay_out_ends(len(carriers))
 
     def routes(self, prices: Array) -> Routes:
@@ -67,7 +58,7 @@ class Network:
         below 2³⁰.
         """
         # The pads: row number ``len(prices)`` costs nothing, and span number ``len(cost)``, below, costs infinity.
-        cost = np.append(prices, 0.0)[self._spans.rows].sum(axis=1)
+        cost = np.append(prices, 0.0)[self._rows].sum(axis=1)
         return Routes(self, np.append(cost, np.inf))
 
     def rows_on(self, route: Route) -> list[int]:
@@ -85,7 +76,7 @@ class Network:
         direct, between = list[list[int]](), list[list[int]]()
         leaving: list[list[int]] = [[] for _ in range(count)]
         arriving: list[list[int]] = [[] for _ in range(count)]
-        for number, route in enumerate(self._spans.routes):
+        for number, route in enumerate(self._spans):
             source, target = self._index[route[0]], self._index[route[-1]]
             if source < count and target < count:
                 direct.append([source, target, number])
@@ -99,7 +90,7 @@ class Network:
         self.direct = np.array(direct, np.int64).reshape(-1, 3)
         self.between = np.array(between, np.int64).reshape(-1, 3)
         self.leaving, self.arriving = self._padded(leaving), self._padded(arriving)
-        ends = [(self._index[route[0]], self._index[route[-1]]) for route in self._spans.routes]
+        ends = [(self._index[route[0]], self._index[route[-1]]) for route in self._spans]
         # The pad span leads to carrier 0: any valid index will do, because its cost of infinity keeps it from being
         # chosen.
         far = np.array([*ends, (count, count)], np.int64) - count
@@ -108,12 +99,12 @@ class Network:
     def _padded(self, spans: Sequence[Sequence[int]]) -> Indices:
         """Return one row per device; the pad is a span that costs infinity."""
         most = max((len(some) for some in spans), default=0)
-        pad = len(self._spans.routes)
+        pad = len(self._spans)
         return np.array([[*some, *[pad] * (most - len(some))] for some in spans], np.int64).reshape(len(spans), most)
 
     def span(self, number: int) -> Route:
         """Return the nodes of a span."""
-        return self._spans.routes[number]
+        return self._spans[number]
 
 
 class Routes:
@@ -254,8 +245,9 @@ def _pass_over(carrier: str, ends: dict[str, set[str]], spans: dict[tuple[str, s
     return True
 
 
-def _laid_out(routes: Sequence[Route], row_of: dict[tuple[str, str], int], num_rows: int) -> _Spans:
+def _laid_out(routes: Sequence[Route], row_of: dict[tuple[str, str], int], num_rows: int) -> Indices:
+    """Return the rows of each span, padded with the number of rows."""
     rows = [[row_of[ends] for ends in itertools.pairwise(route)] for route in routes]
     longest = max((len(some) for some in rows), default=0)
     padded = [[*some, *[num_rows] * (longest - len(some))] for some in rows]
-    return _Spans(tuple(routes), np.array(padded, np.int64).reshape(len(rows), longest))
+    return np.array(padded, np.int64).reshape(len(rows), longest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treefold.topology.graph import Topology
+from treefold.topology.graph import Topology, reached_from
 from treefold.topology.planning.tree_packing.network import Indices, Network
 
 Names = dict[str, str]  # node → node
@@ -115,16 +115,14 @@ def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[t
 
 def _devices_around(topology: Topology, carrier: str) -> list[str]:
     """Return the devices at a carrier, directly or behind carriers that join just two nodes."""
-    order = {device: number for number, device in enumerate(topology.devices)}
-    found, seen, todo = set[str](), {carrier}, [carrier]
-    while todo:
-        for near in topology.neighbours(todo.pop()):
-            if topology.kinds[near] == "device":
-                found.add(near)
-            elif near not in seen and len(topology.neighbours(near)) == 2:  # noqa: PLR2004 - as above
-                seen.add(near)
-                todo.append(near)
-    return sorted(found, key=order.__getitem__)
+
+    def onward(name: str) -> tuple[str, ...]:
+        around = topology.neighbours(name)
+        is_passed = topology.kinds[name] != "device" and len(around) == 2  # noqa: PLR2004 - as above
+        return around if is_passed or name == carrier else ()
+
+    reached = reached_from([carrier], onward)
+    return [device for device in topology.devices if device in reached]
 
 
 def _grid(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> list[list[str]]:
