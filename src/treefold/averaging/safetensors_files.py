@@ -28,16 +28,15 @@ _OTHER_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 _MOST_LENGTH = (1 << 63) - 1
 
 
-def read_safetensors(file: OpenFile, *, start: int = 0, stop: int | None = None) -> Checkpoint:
-    """Read the header of an open file, or of the part of it from ``start`` to ``stop``.
+def read_safetensors(file: OpenFile) -> Checkpoint:
+    """Read the header of an open file.
 
     Raises:
         CheckpointError: it is no safetensors file, or says what is not so.
 
     """
     with reading(file.path, KIND):
-        nbytes = (file.nbytes if stop is None else stop) - start
-        header, data = _read_header(file, start, nbytes)
+        header, data = _read_header(file)
         metadata = header.pop(_METADATA, None)
         if metadata is not None and not _is_of_text(metadata):
             raise CheckpointError.damaged(file.path, "metadata")
@@ -52,10 +51,10 @@ def read_safetensors(file: OpenFile, *, start: int = 0, stop: int | None = None)
                 raise CheckpointError.damaged(file.path, "range", name)
             if entry.spec is None:
                 raise CheckpointError.dtype(file.path, name, entry.code)
-            tensors[name] = Span(entry.spec, file, start + data + entry.first)
+            tensors[name] = Span(entry.spec, file, data + entry.first)
             end = entry.last
-        if data + end != nbytes:
-            raise CheckpointError.damaged(file.path, "size", nbytes, data + end)
+        if data + end != file.nbytes:
+            raise CheckpointError.damaged(file.path, "size", file.nbytes, data + end)
     return Checkpoint(file.path, KIND, tensors, metadata or {})
 
 
@@ -69,13 +68,13 @@ class _HeaderEntry(NamedTuple):
     bits: int
 
 
-def _read_header(file: OpenFile, start: int, nbytes: int) -> tuple[dict[str, Any], int]:
+def _read_header(file: OpenFile) -> tuple[dict[str, Any], int]:
     """Return the header and where the data begins."""
-    length = int.from_bytes(file.read(start, min(_LENGTH_BYTES, nbytes)), "little")
+    length = int.from_bytes(file.read(0, min(_LENGTH_BYTES, file.nbytes)), "little")
     data = _LENGTH_BYTES + length
-    if nbytes < _LENGTH_BYTES or data > nbytes or length > _MOST_HEADER_BYTES:
+    if file.nbytes < _LENGTH_BYTES or data > file.nbytes or length > _MOST_HEADER_BYTES:
         raise CheckpointError.damaged(file.path, "header length", length)
-    text = file.read(start + _LENGTH_BYTES, length)
+    text = file.read(_LENGTH_BYTES, length)
     if not text.startswith(b"{"):
         raise CheckpointError.damaged(file.path, "no header")
 

@@ -72,6 +72,11 @@ class Target:
         """All tensors, in the order in which they are written."""
         return [output for shard in self.shards for output in shard.outputs]
 
+    @property
+    def specs(self) -> dict[str, Spec]:
+        """What all tensors are, by name, in the same order."""
+        return {output.name: output.spec for output in self.outputs}
+
 
 def plan_shards(
     outputs: Sequence[Output], first: Checkpoint, layout: ModelFiles | None, *, is_folder: bool, most_bytes: int | None
@@ -120,11 +125,10 @@ def check_target(target: Target) -> None:
         CheckpointError: a dtype, shape or name that its format does not have.
 
     """
-    specs = {output.name: output.spec for output in target.outputs}
     if target.is_folder or target.path.suffix == ".safetensors":
-        check_held(target.path, specs)
+        check_held(target.path, target.specs)
     elif target.path.suffix == ".npz":
-        NpzWriter.check(target.path, specs)
+        NpzWriter.check(target.path, target.specs)
 
 
 @contextlib.contextmanager
@@ -155,12 +159,11 @@ def writing(target: Target) -> Iterator[Writer]:
 
 
 def _file_writer(target: Target, file: BinaryIO) -> Writer:
-    specs = {output.name: output.spec for output in target.outputs}
     if target.path.suffix == ".npz":
-        return NpzWriter(file, specs)
+        return NpzWriter(file, target.specs)
     if target.path.suffix in TORCH_ENDINGS:
-        return TorchWriter(target.path, file, specs, target.ties)
-    return SafetensorsWriter(target.path, file, specs, {**target.metadata, **target.ties})
+        return TorchWriter(target.path, file, target.specs, target.ties)
+    return SafetensorsWriter(target.path, file, target.specs, {**target.metadata, **target.ties})
 
 
 class _FolderWriter:
@@ -278,12 +281,9 @@ def _kind_of(output: Output) -> tuple[str, Rule, Combination]:
 def _fold_batch(batch: Sequence[Output], writer: Writer, on_bytes: Callable[[int], None]) -> None:
     nbytes = sum(output.spec.nbytes for output in batch)
     parts = np.empty((len(batch[0].tensors), nbytes), np.uint8)
-    start = 0
-    for output in batch:
-        stop = start + output.spec.nbytes
+    for output, (first, last) in zip(batch, _ranges(batch), strict=True):
         for part, tensor in zip(parts, output.tensors, strict=True):
-            tensor.read_into(part[start:stop], output.name)  # type: ignore[attr-defined]  # batches hold spans alone
-        start = stop
+            tensor.read_into(part[first:last], output.name)  # type: ignore[attr-defined]  # batches hold spans alone
     dtype = batch[0].spec.numpy_dtype
     result = np.empty(nbytes, np.uint8)
     views, out = [part.view(dtype) for part in parts], result.view(dtype)

@@ -73,6 +73,10 @@ class Findings:
         but = f", but for {extras} not installed" if self.not_installed else ""
         return f"Everything that this machine can use is in place{but}"
 
+    def mend(self, what: str, mend: str) -> None:
+        """Add a problem, and what to do about it."""
+        self.to_mend.append(Problem(what, mend))
+
     def to_plain(self) -> dict[str, Any]:
         """Return all of it, ready for ``json.dumps``."""
         return {"ok": not self.to_mend, "summary": self.summary, **asdict(self)}
@@ -90,11 +94,7 @@ def doctor(*, json: Annotated[bool, typer.Option("--json", help="Print JSON inst
     echo(f"{findings.summary}.", "", Table(["what", "found"], list(findings.facts.items()), words=(0, 1)))
     for title, problems in (("To mend", findings.to_mend), ("Not installed", findings.not_installed)):
         if problems:
-            echo("", f"{title}:", *(line for problem in problems for line in _lines(problem)))
-
-
-def _lines(problem: Problem) -> tuple[str, str]:
-    return f"- {problem.what}", f"  {problem.mend}"
+            echo("", f"{title}:", *(f"- {problem.what}\n  {problem.mend}" for problem in problems))
 
 
 def examine() -> Findings:
@@ -103,13 +103,13 @@ def examine() -> Findings:
     for look in _LOOKS:
         try:
             look(findings)
+        except ArgumentError:  # of a variable, which is reported
+            continue
         except Exception as error:  # noqa: BLE001 - whatever is broken is reported, and the other looks go on
             subject = look.__name__.removeprefix("_").replace("_", " ")
             findings.facts[subject] = "cannot be told"
             reason = f"{type(error).__name__}: {error}"
-            findings.to_mend.append(
-                Problem(f"Looking at {subject} failed with {reason}.", "report it, with this output")
-            )
+            findings.mend(f"Looking at {subject} failed with {reason}.", "report it, with this output")
     return findings
 
 
@@ -127,13 +127,13 @@ def _environment(findings: Findings) -> None:
         if name not in _VARIABLES:
             nearest = difflib.get_close_matches(name, _VARIABLES, 1)
             meant = f"; {nearest[0]} may be meant" if nearest else ""
-            findings.to_mend.append(Problem(f"treefold knows no variable {name}{meant}.", _unset(name)))
+            findings.mend(f"treefold knows no variable {name}{meant}.", _unset(name))
     for setting, names in ((native.num_threads, _VARIABLES[:4]), (gpus.gpu_executor, _VARIABLES[4:])):
         try:
             setting()
         except ArgumentError as error:
             wrong = next(name for name in names if name in str(error))
-            findings.to_mend.append(Problem(str(error), _unset(wrong)))
+            findings.mend(str(error), _unset(wrong))
 
 
 def _machine(findings: Findings) -> None:
@@ -159,12 +159,10 @@ def _native_core(findings: Findings) -> None:
     except ImportError as error:
         reason = f"not loaded ({error})"
     findings.facts["native core"] = reason
-    findings.to_mend.append(
-        Problem(
-            f"The native core is {reason}: results are the same, but slower, and nothing can be simulated. Building it "
-            "takes a C++17 compiler and Python's headers.",
-            _BUILD,
-        )
+    findings.mend(
+        f"The native core is {reason}: results are the same, but slower, and nothing can be simulated. Building it "
+        "takes a C++17 compiler and Python's headers.",
+        _BUILD,
     )
 
 
@@ -172,44 +170,33 @@ def _vector_level(findings: Findings) -> None:
     levels = native.vector_levels()
     if not levels:
         return
-    try:
-        level = levels[native.level()]
-    except ArgumentError:  # a variable, which is reported
-        return
+    level = levels[native.level()]
     findings.facts["vector level"] = f"{level} of {', '.join(levels)}"
     if level != levels[0]:
-        findings.to_mend.append(
-            Problem(f"{_LEVEL} keeps the native core at {level}; this machine can run {levels[0]}.", _unset(_LEVEL))
-        )
+        findings.mend(f"{_LEVEL} keeps the native core at {level}; this machine can run {levels[0]}.", _unset(_LEVEL))
 
 
 def _certificate(findings: Findings) -> None:
     """Look at what proves that sums are exact."""
-    try:
-        proof = _PROOFS.get(native.kernel())
-    except ArgumentError:  # a variable, which is reported
-        return
+    proof = _PROOFS.get(native.kernel())
     if proof is None:
         return
     findings.facts["sums proved exact"] = f"by {proof}"
     if proof != _PROOFS["native-flag"]:
         flag = "The processor's flag for inexact results is not used, so sums are slower, and the same."
         mend = _unset(_CERTIFICATE) if _CERTIFICATE in os.environ else "nothing to do: the flag does not work here"
-        findings.to_mend.append(Problem(flag, mend))
+        findings.mend(flag, mend)
 
 
 def _threads(findings: Findings, *, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> None:
-    try:
-        threads = native.num_threads()
-    except ArgumentError:  # a variable, which is reported
-        return
+    threads = native.num_threads()
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     allowed = min(processors, _processors_of(quota) or processors)
     findings.facts["threads"] = f"{threads} on {counted(processors, 'processor')}"
     if native.HAS_NATIVE and threads != allowed:
         limit = f"the time of {allowed} of {processors}" if allowed < processors else str(allowed)
         what = f"A reduction uses {counted(threads, 'thread')}, and this process may use {limit} processors."
-        findings.to_mend.append(Problem(what, _set(_THREADS, allowed) if allowed < processors else _unset(_THREADS)))
+        findings.mend(what, _set(_THREADS, allowed) if allowed < processors else _unset(_THREADS))
 
 
 def _shared_memory(findings: Findings, *, setting: Path = HUGE_PAGES) -> None:
@@ -244,7 +231,7 @@ def _frameworks(findings: Findings) -> None:
         findings.facts[name] = version or "found"
         if package in least and version and _numbers(version) < _numbers(least[package]):
             what = f"{name} {version} is older than {least[package]}, the oldest that treefold works with."
-            findings.to_mend.append(Problem(what, f'pip install --upgrade "{package}>={least[package]}"'))
+            findings.mend(what, f'pip install --upgrade "{package}>={least[package]}"')
 
 
 def _extras(findings: Findings) -> None:
@@ -268,14 +255,12 @@ def _graphics_processors(findings: Findings) -> None:
         filter(None, [models or f"{found.vendor}, which nvidia-smi lists", found.driver and f"(driver {found.driver})"])
     )
     if found.vendor == "NVIDIA" and not has_module("pynvml"):
-        findings.to_mend.append(
-            Problem("treefold topology sees these GPUs with nvidia-ml-py only.", 'pip install "treefold[nvml]"')
-        )
+        findings.mend("treefold topology sees these GPUs with nvidia-ml-py only.", 'pip install "treefold[nvml]"')
     build = torch_build()
     if build:
         findings.facts["PyTorch built for"] = build
         if build.split()[0] != {"NVIDIA": "CUDA", "AMD": "ROCm"}[found.vendor]:
-            findings.to_mend.append(Problem(f"PyTorch is built for {build}, and cannot use these GPUs.", _GET_TORCH))
+            findings.mend(f"PyTorch is built for {build}, and cannot use these GPUs.", _GET_TORCH)
 
 
 def _set(variable: str, value: int) -> str:

@@ -60,7 +60,7 @@ def simulate(
     setting = times.at(nbytes)
     if chunk_bytes == "auto":
         return _fastest(setting, reduce_bytes_per_s).timeline(launch_s)
-    num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
+    num_chunks = 1 if chunk_bytes is None else math.ceil(setting.load.largest * setting.scale / float(chunk_bytes))
     return _run_all(setting, max(num_chunks, 1), reduce_bytes_per_s).timeline(launch_s)
 
 
@@ -279,11 +279,6 @@ class Setting:
     def busy_s(self) -> float:
         """The seconds for which the busiest link is busy."""
         return self.load.busy_s * self.scale
-
-    @property
-    def pack_bytes(self) -> float:
-        """The bytes of the largest copy, which is a pack."""
-        return self.load.largest * self.scale
 
     def launch_s(self, launch_s: float) -> float:
         """Return the seconds of a launch, or 0 if nothing travels."""

@@ -6,7 +6,6 @@ step, so that their arrows do not hide one another; in a step everything may hap
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from treefold.errors.words import counted
 from treefold.plan import Movement
 from treefold.plan.ir import Action, Combine, Copy, Role, Step
-from treefold.topology.drawing.svg import drawing, element, text, titled
+from treefold.topology.drawing.svg import arrow, drawing, element, text, titled
 
 MAX_PACKS = 8  # more arrows between two lifelines cannot be followed
 _GUTTER, _MARGIN, _HEAD = 112, 16, 84
@@ -226,21 +225,9 @@ def _mark_move(x: float, y: float) -> str:
 
 
 def _mark_copy(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """Return an arrow with a dot where it starts, so that one that crosses a lifeline does not seem to start there.
-
-    Its head is drawn and not a ``<marker>``: markers do not take the colour of their line everywhere.
-    """
-    (x1, y1), (x2, y2) = start, end
-    length = math.hypot(x2 - x1, y2 - y1)
-    ux, uy = (x2 - x1) / length, (y2 - y1) / length
-    tip = (x2 - ux * 2, y2 - uy * 2)
-    back = (tip[0] - ux * 9, tip[1] - uy * 9)
-    corners = (tip, (back[0] - uy * 4, back[1] + ux * 4), (back[0] + uy * 4, back[1] - ux * 4))
-    return (
-        element("line", class_="tf-line", stroke_width=1.6, x1=x1, y1=y1, x2=back[0], y2=back[1])
-        + element("circle", class_="tf-fill", cx=x1, cy=y1, r=2.4)
-        + element("polygon", class_="tf-fill", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
-    )
+    """Return an arrow with a dot where it starts, so that one that crosses a lifeline does not seem to start there."""
+    dot = element("circle", class_="tf-fill", cx=start[0], cy=start[1], r=2.4)
+    return arrow(start, end, gap=2, head=9, thick=1.6) + dot
 
 
 def _draw_legend(packs: Sequence[tuple[str, str]], *, note: str, width: float, top: float) -> tuple[str, float]:

@@ -6,6 +6,7 @@ Colours are CSS variables, set in the drawing itself, so that a drawing is legib
 from __future__ import annotations
 
 import html
+import math
 
 #: Colours that keep 4.5:1 against the paper, in the order in which packs and curves take them. The first eight are
 #: chosen by hand; the others are, of all that keep the contrast, those farthest from each other (by CIEDE2000).
@@ -60,6 +61,21 @@ def text(content: str, x: float, y: float, **attributes: str | float) -> str:
 def titled(content: str) -> str:
     """Return a ``<title>``: a name for assistive technology, a hint under the pointer."""
     return element("title", html.escape(content))
+
+
+def arrow(start: tuple[float, float], end: tuple[float, float], *, gap: float, head: float, thick: float) -> str:
+    """Return an arrow that ends ``gap`` before a point.
+
+    Its head is drawn and not a ``<marker>``: markers do not take the colour of their line everywhere.
+    """
+    (x1, y1), (x2, y2) = start, end
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    ux, uy = (x2 - x1) / length, (y2 - y1) / length
+    (tip_x, tip_y), (x, y) = ((x2 - ux * before, y2 - uy * before) for before in (gap, gap + head))
+    corners = ((tip_x, tip_y), (x - uy * 4, y + ux * 4), (x + uy * 4, y - ux * 4))
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+    line = element("line", class_="tf-line", x1=x1, y1=y1, x2=x, y2=y, stroke_width=thick)
+    return line + element("polygon", class_="tf-fill", points=points)
 
 
 def drawing(parts: list[str], *, width: float, height: float, title: str, description: str, zoom: float = 1.0) -> str:

@@ -12,7 +12,7 @@ from treefold.errors.words import counted
 from treefold.topology.drawing.machine_drawing import STYLE
 from treefold.topology.drawing.machine_layout import on_a_circle
 from treefold.topology.drawing.packs import DrawnPack, PackGroup, group_packs
-from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
+from treefold.topology.drawing.svg import LIGHT, arrow, drawing, element, text, titled
 from treefold.topology.graph import Topology, TopologyBuilder
 from treefold.topology.planning.ring import host_groups
 from treefold.topology.planning.tree_packing import TreePacking
@@ -110,7 +110,7 @@ def _tree(group: PackGroup, points: Mapping[str, _Point]) -> str:
         text(group.title, 10, 18, class_="tf-tone-text tf-strong", font_size=12),
         text(f"depth {pack.depth}", _WIDTH - 10, 18, class_="tf-quiet", text_anchor="end", font_size=11),
     ]
-    parts += [_edge(points[sender], points[receiver], dot) for sender, receiver in pack.pairs]
+    parts += [arrow(points[a], points[b], gap=dot + 1.5, head=8, thick=2.4) for a, b in pack.pairs]
     for name, (x, middle) in points.items():
         is_root = name == pack.root
         label = str(Device.parse(name).index)
@@ -125,19 +125,6 @@ def _tree(group: PackGroup, points: Mapping[str, _Point]) -> str:
 def _nearest(points: Mapping[str, _Point]) -> float:
     """Return the distance of the two points that are nearest to each other."""
     return min((math.dist(a, b) for a, b in itertools.combinations(points.values(), 2)), default=2 * _WIDTH)
-
-
-def _edge(start: _Point, end: _Point, dot: float) -> str:
-    """Draw an edge between two dots, with its head at the end."""
-    (x1, y1), (x2, y2) = start, end
-    length = math.hypot(x2 - x1, y2 - y1) or 1.0
-    ux, uy = (x2 - x1) / length, (y2 - y1) / length
-    tip = (x2 - ux * (dot + 1.5), y2 - uy * (dot + 1.5))
-    back = (tip[0] - ux * 8, tip[1] - uy * 8)
-    corners = (tip, (back[0] - uy * 4, back[1] + ux * 4), (back[0] + uy * 4, back[1] - ux * 4))
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-    line = element("line", class_="tf-line", x1=x1, y1=y1, x2=tip[0] - ux * 5, y2=tip[1] - uy * 5, stroke_width=2.4)
-    return line + element("polygon", class_="tf-fill", points=points)
 
 
 def draw_bare_packing(packing: TreePacking) -> str:
