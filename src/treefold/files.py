@@ -23,6 +23,14 @@ except ImportError:  # Windows
 NEW_FILE_MODE = 0o666
 
 
+def readable_text(path: Path) -> str:
+    """Return what a file of the system says, without blanks around it; empty if there is none that can be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def check_writable(path: Path) -> None:
     """Raise the ``OSError`` that writing ``path`` would, leaving nothing behind.
 

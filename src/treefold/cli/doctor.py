@@ -29,6 +29,7 @@ from treefold.errors import ArgumentError
 from treefold.errors.words import bytes_in_words, counted, printable
 from treefold.execution import gpus, native
 from treefold.execution.host import describe_machine
+from treefold.files import readable_text
 
 _BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold (in a checkout: . instead of treefold)"
 _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/locally says for this system"
@@ -201,10 +202,7 @@ def _threads(findings: Findings, *, quota: Path = Path("/sys/fs/cgroup/cpu.max")
 
 def _shared_memory(findings: Findings, *, setting: Path = HUGE_PAGES) -> None:
     """Look at the pages that groups of processes get: whoever may not change them has nothing to mend."""
-    try:
-        found = re.search(r"\[(\w+)\]", setting.read_text(encoding="ascii"))
-    except OSError:
-        return
+    found = re.search(r"\[(\w+)\]", readable_text(setting))
     if found is None:
         return
     has_small = found[1] in ("never", "deny")
@@ -214,10 +212,7 @@ def _shared_memory(findings: Findings, *, setting: Path = HUGE_PAGES) -> None:
 
 def _processors_of(quota: Path) -> int | None:
     """Return how many processors' time a container may use; None without a limit."""
-    try:
-        words = quota.read_text(encoding="ascii").split()
-    except OSError:
-        return None
+    words = readable_text(quota).split()
     return max(1, int(words[0]) // int(words[1])) if len(words) > 1 and words[0].isdecimal() else None
 
 

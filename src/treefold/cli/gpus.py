@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from treefold.files import readable_text
+
 
 class Gpus(NamedTuple):
     """The GPUs of one vendor: their models, as far as the driver tells, and the driver."""
@@ -32,35 +34,24 @@ def find_gpus(
         wsl: what is there under WSL, where NVIDIA's driver shows no files, as on Windows.
 
     """
-    models = [
-        re.search(r"^Model:\s*(.+?)\s*$", _read(path), re.MULTILINE) for path in sorted(proc.glob("gpus/*/information"))
-    ]
+    shown = map(readable_text, sorted(proc.glob("gpus/*/information")))
+    models = [re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in shown]
     if models:
-        version = re.search(r"\b\d+\.\d+(\.\d+)?\b", _read(proc / "version"))
-        return Gpus(
-            "NVIDIA",
-            tuple(model[1] if model else "of an unknown model" for model in models),
-            version[0] if version else "",
-        )
+        version = re.search(r"\b\d+\.\d+(\.\d+)?\b", readable_text(proc / "version"))
+        names = tuple(model[1] if model else "of an unknown model" for model in models)
+        return Gpus("NVIDIA", names, version[0] if version else "")
     if shutil.which("nvidia-smi") and (os.name == "nt" or wsl.exists()):
         return Gpus("NVIDIA", (), "")
-    amd = [path for path in kfd.glob("topology/nodes/*/gpu_id") if _read(path) not in {"", "0"}]
+    amd = [path for path in kfd.glob("topology/nodes/*/gpu_id") if readable_text(path) not in {"", "0"}]
     return Gpus("AMD", ("AMD",) * len(amd), "") if amd else None
 
 
 def torch_build() -> str:
     """Return what the installed PyTorch was built for, such as "CUDA 12.8" or "CPU"; empty if that cannot be read."""
     spec = importlib.util.find_spec("torch")
-    text = _read(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
+    text = readable_text(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
     built = {name: re.search(rf"^{name}\b[^=\n]*= '([^']+)'", text, re.MULTILINE) for name in ("cuda", "hip")}
     return next(
         (f"{label} {found[1]}" for label, found in zip(("CUDA", "ROCm"), built.values(), strict=True) if found),
         "CPU" if text else "",
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

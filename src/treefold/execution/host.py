@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from treefold.execution import native
+from treefold.files import readable_text
 
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
@@ -47,11 +48,7 @@ def available_memory() -> int | None:
 
 
 def _field(path: Path, name: str) -> str | None:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in readable_text(path).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name:
             return value.strip()
@@ -61,10 +58,7 @@ def _field(path: Path, name: str) -> str | None:
 def _caches() -> list[str]:
     found = []
     for index in sorted(_CACHES.glob("index*")):
-        try:
-            level, kind, size = ((index / part).read_text().strip() for part in ("level", "type", "size"))
-        except OSError:
-            continue
-        if kind != "Instruction":
+        level, kind, size = (readable_text(index / part) for part in ("level", "type", "size"))
+        if size and kind != "Instruction":
             found.append(f"L{level} {size}")
     return found

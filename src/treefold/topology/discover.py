@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.errors import ParseError
+from treefold.files import readable_text
 from treefold.topology import rates
 from treefold.topology.graph import Topology
 from treefold.topology.machine import SWITCH_NAMES, MachineFacts, numa_topology
@@ -83,7 +84,7 @@ def _asked(nvml: Any, question: Any, *arguments: Any) -> Any:
 
 
 def _numa_node(sysfs: Path, bus_id: str) -> int:
-    text = _read(sysfs / "bus" / "pci" / "devices" / bus_id / "numa_node")
+    text = readable_text(sysfs / "bus" / "pci" / "devices" / bus_id / "numa_node")
     return int(text) if text.isdecimal() else 0  # -1 where the system does not know
 
 
@@ -100,9 +101,9 @@ def _add_slots(machine: MachineFacts, sysfs: Path, name: str, bus_id: str, socke
 
 def _slot_gb_per_s(device: Path) -> float:
     # The largest, not the current ones: idle GPUs lower both.
-    width = _read(device / "max_link_width")
+    width = readable_text(device / "max_link_width")
     lanes = int(width) if width.isdecimal() and int(width) <= 64 else 0  # noqa: PLR2004 - 255 stands for unknown
-    return rates.pcie_gb_per_s(_read(device / "max_link_speed"), lanes)
+    return rates.pcie_gb_per_s(readable_text(device / "max_link_speed"), lanes)
 
 
 def _add_nvlinks(
@@ -136,11 +137,11 @@ def _add_nvlinks(
 def _numa_nodes(sysfs: Path) -> int:
     """Return how many NUMA nodes have CPUs; one where the system does not say."""
     nodes = (sysfs / "devices" / "system" / "node").glob("node[0-9]*")
-    return sum(1 for node in nodes if _read(node / "cpulist")) or 1
+    return sum(1 for node in nodes if readable_text(node / "cpulist")) or 1
 
 
 def _between_sockets(cpuinfo: Path) -> float:
-    found = dict(re.findall(r"^(vendor_id|cpu family|model)\s*:\s*(\S{1,40})", _read(cpuinfo), re.MULTILINE))
+    found = dict(re.findall(r"^(vendor_id|cpu family|model)\s*:\s*(\S{1,40})", readable_text(cpuinfo), re.MULTILINE))
     family, model = (int(found[key]) if found.get(key, "").isdecimal() else 0 for key in ("cpu family", "model"))
     return rates.between_sockets_gb_per_s(platform.machine(), found.get("vendor_id", ""), family, model)
 
@@ -150,10 +151,3 @@ def _bus_id(text: str | bytes) -> str:
     name = (text.decode("ascii", "replace") if isinstance(text, bytes) else text).lower().strip("\0")
     domain, _, rest = name.partition(":")
     return f"{domain[-4:]}:{rest}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
