@@ -15,13 +15,13 @@ from wide_reference import fold_block
 
 from treefold import ReduceOp
 from treefold.backends.torch import TorchBackend
-from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import REDUCIBLE
 from treefold.errors import GpuError
 from treefold.execution.cuda import one_device
 from treefold.execution.cuda.one_device import DeviceJob, fold_batch, is_fused
 from treefold.execution.gpus import CudaExecutor
 from treefold.fold import Fold
+from treefold.keyed import BoundedCache
 from treefold.testing import assert_same_bits, owned, owned_sum
 from treefold.testing.inputs import mixed_values
 

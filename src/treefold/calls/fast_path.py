@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from treefold.backends import ArrayBackend, Row
-from treefold.bounded_cache import BoundedCache
 from treefold.calls.entry import Entry
 from treefold.calls.reader import Reading, ReadPair, ReadTree, rows_of
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
+from treefold.keyed import BoundedCache
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import Mirrored, unflatten

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from treefold.dtypes import itemsize
 from treefold.execution.accesses import dependencies
+from treefold.keyed import grouped
 from treefold.plan import Plan
 from treefold.plan.actions import cut, fills
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Range, Role
@@ -181,18 +182,15 @@ def _wave_order(drafts: Sequence[Operation], needs: Sequence[Collection[int]]) -
     A stream runs its operations in the order of issue. Issued step by step, chunks would wait for whole steps and there
     would be no pipeline. This is Kahn's topological sort, with a heap that prefers the lowest wave.
     """
-    followers: dict[int, list[int]] = defaultdict(list)
+    followers = grouped((other, position) for position, need in enumerate(needs) for other in need)
     open_needs = [len(need) for need in needs]
-    for position, need in enumerate(needs):
-        for other in need:
-            followers[other].append(position)
     ready = [(draft.wave, position) for position, draft in enumerate(drafts) if not open_needs[position]]
     heapq.heapify(ready)
     order = []
     while ready:
         _, position = heapq.heappop(ready)
         order.append(position)
-        for follower in followers[position]:
+        for follower in followers.get(position, ()):
             open_needs[follower] -= 1
             # Every operation comes to the heap once, when the last of its needs has been issued.
             if not open_needs[follower]:

@@ -13,6 +13,7 @@ from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.fold import Fold
 from treefold.group.protocol import FRAME_ROOM
+from treefold.keyed import grouped
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in
 from treefold.plan.ir import Copy, Leaf, Role
@@ -167,12 +168,11 @@ def padded(nbytes: int) -> int:
 
 def _alike(builder: PlanBuilder) -> Collection[list[Item]]:
     """Return the leaves that may travel together: of one dtype, to the same ranks."""
-    found: dict[tuple[str, tuple[str, ...]], list[Item]] = {}
-    for index, one in enumerate(builder.work):
-        if one.result_length:
-            item = Item(index, one.leaf.dtype, one.result_length)
-            found.setdefault((one.leaf.dtype, one.destinations), []).append(item)
-    return found.values()
+    return grouped(
+        ((one.leaf.dtype, one.destinations), Item(index, one.leaf.dtype, one.result_length))
+        for index, one in enumerate(builder.work)
+        if one.result_length
+    ).values()
 
 
 def _add_direct(

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treefold.backends.tracing import as_written
-from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import (
     NO_OPTIONS,
     check_accumulate,
@@ -25,6 +24,7 @@ from treefold.calls.reader import Reading, ReadPair, call_key, read_components, 
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, Results, execute
 from treefold.fold import Fold
+from treefold.keyed import BoundedCache
 from treefold.ops.planning import PlanRequest, ReductionTerms, Router, make_plan, read_topology, summarise
 from treefold.options import CommunicationOptions
 from treefold.plan import Plan

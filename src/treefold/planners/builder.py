@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treefold.keyed import grouped
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.plan.movement import Movement
 from treefold.planners.packing import Pack
@@ -42,7 +43,10 @@ class PlanBuilder:
         # steps.
         self._stages: dict[int, list[Action]] = defaultdict(list)
         self._pack_numbers = itertools.count()
-        kinds = {item.destinations: _components_by_device(item.destinations) for item in work}
+        kinds = {
+            item.destinations: grouped((name, component) for component, name in enumerate(item.destinations))
+            for item in work
+        }
         self._components_on = [kinds[item.destinations] for item in work]  # few kinds: arrays of a batch lie alike
         self.inputs: dict[tuple[int, int], Range] = {}
         self.outputs: dict[tuple[int, int], Range] = {}
@@ -178,11 +182,3 @@ class PlanBuilder:
 
 def _part(whole: Range, start: int, stop: int) -> Range:
     return Range(whole.buffer, start, stop)
-
-
-def _components_by_device(destinations: Sequence[str]) -> dict[str, list[int]]:
-    """Return the components of a result that go to each device."""
-    found: dict[str, list[int]] = {}
-    for component, name in enumerate(destinations):
-        found.setdefault(name, []).append(component)
-    return found

@@ -15,6 +15,7 @@ from fractions import Fraction
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
 from treefold.errors.words import short
+from treefold.keyed import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,8 @@ class Pack:
 
 def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
     """Return the items of each dtype, dtypes in order of first appearance."""
-    found: dict[str, list[Item]] = {}
-    for item in items:
-        # A pack is folded as one array, so it has one dtype; all ranks meet dtypes in the same order.
-        found.setdefault(item.dtype, []).append(item)
-    return list(found.values())
+    # A pack is folded as one array, so it has one dtype; all ranks meet dtypes in the same order.
+    return list(grouped((item.dtype, item) for item in items).values())
 
 
 def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from treefold.keyed import grouped
 from treefold.plan.ir import Range
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
@@ -38,9 +39,7 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
-    replicas: dict[str, list[int]] = {}
-    for replica, device in enumerate(work.sources):
-        replicas.setdefault(device, []).append(replica)
+    replicas = grouped((device, replica) for replica, device in enumerate(work.sources))
     packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(len(work.sources))]
     devices = tuple(replicas)
     root, head = two_level_roots(len(devices), index)

@@ -10,9 +10,9 @@ from tensorflow.python.eager import record
 
 import treefold.ops
 from treefold.backends.tensorflow import local_device
-from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import read_pairs
 from treefold.errors import ArgumentError, CallError, MismatchError, MissingImplementationError
+from treefold.keyed import BoundedCache
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import traced
 from treefold.tensorflow.errors import ReplicaMismatchError

@@ -20,7 +20,6 @@ import tensorflow as tf
 import treefold.ops
 from treefold.backends import HostArray
 from treefold.backends.tensorflow_calls import call_numpy, runs_on_host
-from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import check_honoured
 from treefold.calls.entry import check_devices, common_backend
 from treefold.devices import device_type
@@ -30,6 +29,7 @@ from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.native import new_result
 from treefold.execution.tensorflow_graphs import folded, serves
 from treefold.fold import Fold
+from treefold.keyed import BoundedCache
 from treefold.ops.planning import ReductionTerms
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from treefold.bounded_cache import BoundedCache
 from treefold.errors import ArgumentError
+from treefold.keyed import BoundedCache
 from treefold.planners.method import Method
 from treefold.topology.graph import Topology
 from treefold.topology.known import known_topology

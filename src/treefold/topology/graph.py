@@ -19,6 +19,7 @@ from typing import Any, Self, TypeGuard, TypeVar
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
 from treefold.errors.words import counted, printable, short, some
+from treefold.keyed import grouped
 from treefold.plan.movement import drawn
 from treefold.topology.gpus import MissingLinks
 
@@ -126,11 +127,7 @@ class Topology:
     @cached_property
     def capacities(self) -> Mapping[tuple[str, str], Fraction]:
         """Bytes per second, exact, of every pair of nodes that a link joins in this direction."""
-        found: dict[tuple[str, str], Fraction] = {}
-        for link in self.links:
-            ends = link.source, link.target
-            found[ends] = found.get(ends, Fraction(0)) + Fraction(link.bytes_per_s)
-        return MappingProxyType(found)
+        return MappingProxyType({ends: _width(links) for ends, links in self._between.items()})
 
     @cached_property
     def bytes_per_s(self) -> Mapping[tuple[str, str], float]:
@@ -140,18 +137,16 @@ class Topology:
     @cached_property
     def alphas(self) -> Mapping[tuple[str, str], float]:
         """Seconds of latency of the same pairs, of the fastest link where there are several."""
-        found: dict[tuple[str, str], float] = {}
-        for link in self.links:
-            ends = link.source, link.target
-            found[ends] = min(found.get(ends, math.inf), link.alpha_s)
-        return MappingProxyType(found)
+        return MappingProxyType({ends: min(link.alpha_s for link in links) for ends, links in self._between.items()})
+
+    @cached_property
+    def _between(self) -> Mapping[tuple[str, str], Sequence[Link]]:
+        return grouped(((link.source, link.target), link) for link in self.links)
 
     @cached_property
     def _neighbours(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
-        for source, target in self.capacities:
-            found[source].append(target)
-        return {name: tuple(names) for name, names in found.items()}
+        found = grouped(self.capacities)
+        return {node.name: tuple(found.get(node.name, ())) for node in self.nodes}
 
     @property
     def is_symmetric(self) -> bool:
@@ -368,25 +363,20 @@ def _check_ratio(links: Sequence[Link]) -> None:
 
 def _merged(links: Iterable[Link]) -> tuple[Link, ...]:
     """Add up the links of one kind between the same ends."""
-    found: dict[tuple[str, str, str], Link] = {}
-    for link in links:
-        key = (link.source, link.target, link.kind)
-        old = found.get(key)
-        if old is not None:
-            alpha = min(old.alpha_s, link.alpha_s)
-            found[key] = Link(*key, float(Fraction(old.bytes_per_s) + Fraction(link.bytes_per_s)), alpha)
-        else:
-            found[key] = link
-    return tuple(found.values())
+    found = grouped(((link.source, link.target, link.kind), link) for link in links)
+    return tuple(Link(*key, float(_width(links)), min(link.alpha_s for link in links)) for key, links in found.items())
+
+
+def _width(links: Iterable[Link]) -> Fraction:
+    """Return the exact bytes per second of links side by side."""
+    return sum((Fraction(link.bytes_per_s) for link in links), Fraction(0))
 
 
 def _check_connected(topology: Topology) -> None:
     """Refuse devices that do not all reach each other; trees may go through devices, so these count as steps."""
-    back: dict[str, list[str]] = {node.name: [] for node in topology.nodes}
-    for source, target in topology.capacities:
-        back[target].append(source)
-    start = topology.devices[0]
-    there, here = reached_from([start], topology.neighbours), reached_from([start], back.__getitem__)
+    back = grouped((target, source) for source, target in topology.capacities)
+    start = topology.devices[:1]
+    there, here = reached_from(start, topology.neighbours), reached_from(start, lambda name: back.get(name, ()))
     for reached, is_there in ((there, True), (here, False)):
         part = [device for device in topology.devices if device in reached]
         rest = [device for device in topology.devices if device not in reached]

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
+from treefold.keyed import grouped
 
 Span = tuple[float, float]  # start and stop in seconds
 _Key = TypeVar("_Key")
@@ -112,10 +113,7 @@ class Timeline:
         return self._used((one.route[0], one) for one in self.activities if len(one.route) == 1)
 
     def _used(self, pairs: Iterable[tuple[_Key, Activity]]) -> Mapping[_Key, Use]:
-        found: dict[_Key, list[Activity]] = {}
-        for key, activity in pairs:
-            found.setdefault(key, []).append(activity)
-        return MappingProxyType({key: self._use(activities) for key, activities in found.items()})
+        return MappingProxyType({key: self._use(activities) for key, activities in grouped(pairs).items()})
 
     def _use(self, activities: Iterable[Activity]) -> Use:
         spans = merged(span for activity in activities for span in activity.spans)

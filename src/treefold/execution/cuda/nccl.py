@@ -22,6 +22,7 @@ from treefold.execution.actions import LeafActions
 from treefold.execution.interface import Operand, Results, handed_over
 from treefold.execution.local import StepWalk
 from treefold.fold import Fold
+from treefold.keyed import grouped
 from treefold.plan import Plan
 from treefold.plan.ir import Action, Combine, Copy, Range, Role, Step
 from treefold.reduce_op import ReduceOp
@@ -85,10 +86,7 @@ class _NcclWalk(StepWalk):
         actions = [action for step in plan.steps for action in step.actions]
         # NCCL moves contributions itself: what copies bring to other devices is left out, and their own parts are sent.
         self.brought = {action.target.buffer for action in actions if self._crosses(action)}
-        folds: dict[int, list[Combine]] = defaultdict(list)
-        for action in actions:
-            if isinstance(action, Combine):
-                folds[action.pack].append(action)
+        folds = grouped((action.pack, action) for action in actions if isinstance(action, Combine))
         wires = {pack: self._wire(parts) for pack, parts in folds.items()}
         self.wires = {pack: wire for pack, wire in wires.items() if wire is not None}
 

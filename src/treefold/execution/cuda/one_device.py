@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 from treefold.backends import Row
-from treefold.bounded_cache import BoundedCache
 from treefold.devices import torch_device
 from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
 from treefold.errors import GpuError
 from treefold.execution.actions import LeafActions, leaf_actions
 from treefold.execution.interface import Operand, Repeat, Results
 from treefold.fold import Fold, headroom
+from treefold.keyed import BoundedCache
 from treefold.plan import Plan
 from treefold.plan.actions import buffers_of_leaves
 from treefold.plan.ir import Goal, Role

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from treefold.bounded_cache import BoundedCache
 from treefold.devices import device_type, torch_device
 from treefold.errors import GpuError
 from treefold.execution import links
@@ -22,6 +21,7 @@ from treefold.execution.actions import FlatMemory, leaf_actions, outputs
 from treefold.execution.interface import Operand, Results, handed_over
 from treefold.execution.schedule import DeviceStream, Operation, Schedule, issue, make_schedule
 from treefold.fold import Fold
+from treefold.keyed import BoundedCache
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role
 

@@ -28,6 +28,7 @@ from treefold.group.transport.descriptor_passing import Lifeline, close_all
 from treefold.group.transport.hosts import ChannelLink
 from treefold.group.transport.link import GroupLink, checked_seconds
 from treefold.group.transport.shared_memory import SharedMemoryLink
+from treefold.keyed import grouped
 
 if TYPE_CHECKING:
     from treefold.topology.for_groups import Cluster
@@ -314,10 +315,7 @@ def _check(said: Sequence[dict[str, Any]]) -> None:
 
 def _hosts(keys: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each host, hosts by their first rank."""
-    ranks: dict[str, list[int]] = {}
-    for rank, key in enumerate(keys):
-        ranks.setdefault(key, []).append(rank)
-    return tuple(map(tuple, ranks.values()))
+    return tuple(map(tuple, grouped((key, rank) for rank, key in enumerate(keys)).values()))
 
 
 def _read(topology: Any) -> Cluster | None:

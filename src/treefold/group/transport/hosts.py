@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treefold.backends import HostArray, Row
-from treefold.bounded_cache import BoundedCache
 from treefold.calls.output import check_overlaps
 from treefold.engines.interface import Channel
 from treefold.errors import DeadlineError, GroupError, OutputError, PeerLostError
@@ -34,6 +33,7 @@ from treefold.group.transport.link import (
 )
 from treefold.group.transport.messages import CallMemory, Crossing, arrays_of, memory_at
 from treefold.group.transport.shared_memory import SharedMemoryLink
+from treefold.keyed import BoundedCache
 from treefold.plan.ir import Copy
 
 if TYPE_CHECKING:

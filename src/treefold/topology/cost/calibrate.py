@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from treefold.devices import canonical_device
 from treefold.errors import TopologyError
+from treefold.keyed import grouped
 from treefold.topology.cost.routes import alternatives
 from treefold.topology.graph import Link, Node, Topology
 
@@ -45,7 +46,8 @@ def refine(topology: Topology, measured: Measured) -> Topology:
             # Latency can only be added by other links, so the smallest share is the closest to this link's own.
             alphas[link] = min(alphas.get(link, float("inf")), alpha_s / len(links))
     # Between two nodes with links of two kinds, nobody knows which of them the copy took.
-    seen = {ends for ends, kinds in _kinds(topology).items() if len(kinds) == 1} & set(widths)
+    kinds = grouped(((link.source, link.target), link.kind) for link in topology.links)
+    seen = {ends for ends in widths if len(kinds[ends]) == 1}
     links_now = tuple(
         replace(link, bytes_per_s=widths[ends], alpha_s=alphas[ends]) if ends in seen else link
         for link in topology.links
@@ -79,10 +81,3 @@ def from_copies(devices: Sequence[str], measured: Measured) -> Topology:
     nodes += [Node(f"{side} {device}", "switch") for device in devices for side in ("out of", "into")]
     note = "Links are as measured between each two devices, and a device's port is as wide as its widest link."
     return Topology("measured links", tuple(nodes), tuple(links), (note,))
-
-
-def _kinds(topology: Topology) -> dict[tuple[str, str], set[str]]:
-    found: dict[tuple[str, str], set[str]] = {}
-    for link in topology.links:
-        found.setdefault((link.source, link.target), set()).add(link.kind)
-    return found

@@ -21,6 +21,7 @@ from treefold.compiled import HAS_NATIVE
 from treefold.dtypes import itemsize
 from treefold.errors import InstallationError
 from treefold.fold import Fold
+from treefold.keyed import grouped
 from treefold.plan import Movement
 from treefold.plan.actions import dtype_in
 from treefold.plan.ir import Action, Combine
@@ -136,9 +137,7 @@ class Pipeline:
     def critical_path(self) -> list[tuple[int, int]]:
         """Return a chain of (lane, chunk) up to the last chunk to end; each of them waited for the one before."""
         lanes, counts = self.lanes, self.need_counts.tolist()
-        lanes_of: dict[int, list[int]] = {}
-        for number, task in enumerate(lanes.task.tolist()):
-            lanes_of.setdefault(task, []).append(number)
+        lanes_of: dict[int, list[int]] = grouped((task, number) for number, task in enumerate(lanes.task.tolist()))
 
         def last(found: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
             return max(found, key=lambda at: self.stops[at[0]][at[1]], default=None)

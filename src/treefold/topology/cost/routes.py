@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from treefold.keyed import grouped
 from treefold.topology.graph import Topology
 
 Ends = tuple[str, str]
@@ -77,7 +78,9 @@ class Alternatives:
         """Return the shortest routes that begin with each kind of link, or of all, if they may pass other devices."""
         if (source, passes_devices) not in self._searches:
             topology = self._topology
-            kinds = [topology.neighbours(source)] if passes_devices else _by_kind(topology, source).values()
+            kinds: Iterable[Sequence[str]] = [topology.neighbours(source)]
+            if not passes_devices:
+                kinds = grouped((link.kind, link.target) for link in topology.links if link.source == source).values()
             searches = [_searched(topology, source, firsts, passes_devices=passes_devices) for firsts in kinds]
             self._searches[source, passes_devices] = searches
         return [route for before in self._searches[source, passes_devices] for route in _back(before, source, target)]
@@ -166,14 +169,6 @@ def alpha_s(topology: Topology, nodes: Sequence[str]) -> float:
 def width(topology: Topology, nodes: Sequence[str]) -> float:
     """Return the bytes per second of a route: those of its narrowest link."""
     return min(topology.bytes_per_s[link] for link in itertools.pairwise(nodes))
-
-
-def _by_kind(topology: Topology, source: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for link in topology.links:
-        if link.source == source:
-            found.setdefault(link.kind, set()).add(link.target)
-    return found
 
 
 def _searched(topology: Topology, source: str, firsts: Iterable[str], *, passes_devices: bool) -> _Before:

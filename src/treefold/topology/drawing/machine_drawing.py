@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from treefold.errors.words import listed
+from treefold.keyed import grouped
 from treefold.topology.drawing.machine_layout import Box, MachineLayout, Point, label, lay_out
 from treefold.topology.drawing.page import PHONE
 from treefold.topology.drawing.svg import drawing, element, text, titled
@@ -158,9 +159,7 @@ def _samples(topology: Topology) -> list[Fraction]:
 
 def describe(topology: Topology) -> str:
     """Return the drawing in words, for those who hear it."""
-    kinds: dict[str, list[str]] = {}
-    for name, kind in topology.kinds.items():
-        kinds.setdefault(kind, []).append(name)
+    kinds = grouped((kind, name) for name, kind in topology.kinds.items())
     nodes = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     links = (f"{source} to {target} {gb_per_s(width)}." for (source, target), width in topology.capacities.items())
     return f"{nodes}. {' '.join(links)}"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from treefold.keyed import grouped
 from treefold.plan import Movement
 from treefold.plan.ir import Combine, Copy, Role
 
@@ -34,10 +35,7 @@ class DrawnPack:
         return len(self.pairs) if self.root is None else _shape(self.root, self._children(), host_of)
 
     def _children(self) -> dict[str, list[str]]:
-        children: dict[str, list[str]] = defaultdict(list)
-        for sender, receiver in self.pairs:
-            children[receiver].append(sender)
-        return children
+        return grouped((receiver, sender) for sender, receiver in self.pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +91,7 @@ def packs_of(movement: Movement) -> tuple[DrawnPack, ...]:
 def group_packs(packs: Sequence[DrawnPack], hosts: Sequence[Sequence[str]]) -> tuple[PackGroup, ...]:
     """Return the packs by shape, those that carry most first; ``hosts``: the devices of each host."""
     host_of = {device: number for number, devices in enumerate(hosts) for device in devices}
-    found: dict[object, list[int]] = defaultdict(list)
-    for number, pack in enumerate(packs):
-        found[pack.shape(host_of)].append(number)
+    found = grouped((pack.shape(host_of), number) for number, pack in enumerate(packs))
     groups = (PackGroup(tuple(numbers), tuple(packs[number] for number in numbers)) for numbers in found.values())
     return tuple(sorted(groups, key=lambda group: -sum(pack.share for pack in group.packs)))
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.errors.words import counted
+from treefold.keyed import grouped
 from treefold.plan import Movement
 from treefold.plan.ir import Action, Combine, Copy, Role, Step
 from treefold.topology.drawing.svg import arrow, drawing, element, text, titled
@@ -118,10 +119,8 @@ def _draw_step(scene: _Scene, step: Step, *, number: int, top: float, height: fl
         for link, copies in links.items():
             parts.append(_draw_arrow(scene, link, pack=pack, copies=copies, top=at, height=band))
         at += band
-    local: dict[str, list[Action]] = defaultdict(list)
-    for action in (action for found in actions.values() for action in found):
-        if not scene.crosses(action):
-            local[scene.ends(action)[1]].append(action)
+    staying = [action for found in actions.values() for action in found if not scene.crosses(action)]
+    local = grouped((scene.ends(action)[1], action) for action in staying)
     for device, found in local.items():
         parts += _draw_marks(scene, found, x=scene.column[device], y=top + height / 2)
     return element("g", *parts, class_="tf-step")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from treefold.devices import Device
 from treefold.errors.words import counted
+from treefold.keyed import grouped
 from treefold.topology.drawing.machine_drawing import STYLE
 from treefold.topology.drawing.machine_layout import on_a_circle
 from treefold.topology.drawing.packs import DrawnPack, PackGroup, group_packs
@@ -68,9 +68,7 @@ def _words(pack: DrawnPack) -> str:
 def hosts_of(topology: Topology) -> list[tuple[str, ...]]:
     """Return the devices by host; where there is one host, by socket, the nearest over its switches."""
     hosts = [tuple(devices) for devices in host_groups(topology)]
-    sockets: dict[str | None, list[str]] = defaultdict(list)
-    for device in topology.devices:
-        sockets[_socket(topology, device)].append(device)
+    sockets = grouped((_socket(topology, device), device) for device in topology.devices)
     return hosts if len(hosts) > 1 or None in sockets else [tuple(devices) for devices in sockets.values()]
 
 

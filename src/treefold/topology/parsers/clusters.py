@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from treefold.keyed import grouped
+
 
 class Clusters:
     """A partition of ``range(count)`` that grows by joining, and pairs that must not meet."""
@@ -51,7 +53,4 @@ class Clusters:
     def groups(self, members: Iterable[int] | None = None) -> list[list[int]]:
         """Return the groups of some members, in order of their smallest."""
         wanted = sorted(range(len(self._of)) if members is None else members)
-        found: dict[int, list[int]] = {}
-        for member in wanted:
-            found.setdefault(self._of[member], []).append(member)
-        return list(found.values())
+        return list(grouped((self._of[member], member) for member in wanted).values())

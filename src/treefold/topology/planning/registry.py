@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from treefold.errors.words import counted
+from treefold.keyed import grouped
 from treefold.planners.direct import direct
 from treefold.planners.method import Method
 from treefold.planners.star import one_shot, star, two_shot
@@ -83,14 +84,12 @@ class MachineMethods:
     @functools.cached_property
     def _hops(self) -> dict[str, dict[str, int]]:
         """The number of edges between every two devices, where devices forward."""
-        adjacent: dict[str, set[str]] = {device: set() for device in self.topology.devices}
-        for source, target in shortest_hops(self.topology):
-            adjacent[source].add(target)
+        adjacent = grouped(shortest_hops(self.topology))
         found = {}
-        for start in adjacent:
+        for start in self.topology.devices:
             hops, layer = {start: 0}, [start]
             for device in layer:
-                fresh = adjacent[device].difference(hops)
+                fresh = set(adjacent.get(device, ())).difference(hops)
                 hops.update(dict.fromkeys(fresh, hops[device] + 1))
                 layer += fresh
             found[start] = hops

@@ -19,6 +19,7 @@ import numpy as np
 
 from treefold.errors import MissingExtraError, TopologyError
 from treefold.errors.words import counted, some
+from treefold.keyed import grouped
 from treefold.topology.planning.tree_packing.network import Array, Indices, Network, Route, Routes
 
 _TIE_BREAK = 1e-10  # part of the total price that prefers, among cheapest trees, those of few and wide links
@@ -356,11 +357,7 @@ def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
     ``cost[i, j]`` is that of the edge from i to j. Source: Chu and Liu 1965, Edmonds 1967.
     Costs O(n³): up to n contractions of O(n²) each.
     """
-    parents = _parents(cost, root)
-    children: dict[int, list[int]] = {}
-    for child, parent in enumerate(parents):
-        if child != root:
-            children.setdefault(parent, []).append(child)
+    children = grouped((parent, child) for child, parent in enumerate(_parents(cost, root)) if child != root)
     # Numbered by node, parents are in no order; a search from the root puts each before its children, and finds out
     # whether all nodes are reached: edges of infinite cost may have been chosen where there are no others.
     pairs, todo = Pairs(), [root]

@@ -48,7 +48,7 @@ class Network:
         self.width: Array = np.array([float(capacity / self.widest) for capacity in capacities])
         self._spans, carriers = _joined(topology)
         self._index = {name: number for number, name in enumerate((*self.devices, *carriers))}
-        self._rows = _laid_out(self._spans, self.row_of, len(capacities))
+        self._rows = _padded([self.rows_on(route) for route in self._spans], len(capacities))
         self._lay_out_ends(len(carriers))
 
     def routes(self, prices: Array) -> Routes:
@@ -89,18 +89,13 @@ class Network:
         self.num_carriers = num_carriers
         self.direct = np.array(direct, np.int64).reshape(-1, 3)
         self.between = np.array(between, np.int64).reshape(-1, 3)
-        self.leaving, self.arriving = self._padded(leaving), self._padded(arriving)
+        # The pad is a span that costs infinity.
+        self.leaving, self.arriving = (_padded(spans, len(self._spans)) for spans in (leaving, arriving))
         ends = [(self._index[route[0]], self._index[route[-1]]) for route in self._spans]
         # The pad span leads to carrier 0: any valid index will do, because its cost of infinity keeps it from being
         # chosen.
         far = np.array([*ends, (count, count)], np.int64) - count
         self.carrier_after, self.carrier_before = far[self.leaving, 1], far[self.arriving, 0]
-
-    def _padded(self, spans: Sequence[Sequence[int]]) -> Indices:
-        """Return one row per device; the pad is a span that costs infinity."""
-        most = max((len(some) for some in spans), default=0)
-        pad = len(self._spans)
-        return np.array([[*some, *[pad] * (most - len(some))] for some in spans], np.int64).reshape(len(spans), most)
 
     def span(self, number: int) -> Route:
         """Return the nodes of a span."""
@@ -245,9 +240,7 @@ def _pass_over(carrier: str, ends: dict[str, set[str]], spans: dict[tuple[str, s
     return True
 
 
-def _laid_out(routes: Sequence[Route], row_of: dict[tuple[str, str], int], num_rows: int) -> Indices:
-    """Return the rows of each span, padded with the number of rows."""
-    rows = [[row_of[ends] for ends in itertools.pairwise(route)] for route in routes]
-    longest = max((len(some) for some in rows), default=0)
-    padded = [[*some, *[num_rows] * (longest - len(some))] for some in rows]
-    return np.array(padded, np.int64).reshape(len(rows), longest)
+def _padded(rows: Sequence[Sequence[int]], pad: int) -> Indices:
+    """Return one row of numbers per row, the shorter ones filled up."""
+    most = max(map(len, rows), default=0)
+    return np.array([[*row, *[pad] * (most - len(row))] for row in rows], np.int64).reshape(len(rows), most)

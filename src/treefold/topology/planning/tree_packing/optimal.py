@@ -14,6 +14,7 @@ import numpy as np
 
 from treefold.errors import TopologyError
 from treefold.errors.words import short
+from treefold.keyed import grouped
 from treefold.topology.graph import Topology
 from treefold.topology.planning.tree_packing.columns import (
     Column,
@@ -172,7 +173,8 @@ class Packer:
         """Return the pricing for a bound on the depth (None: all trees), and the solution of its linear program."""
         if max_depth not in self._solutions:
             network, shifts = self._network, self._shifts
-            oracle = mirrored_trees(network) if _has_cheap_trees(network) else directed_trees(network)
+            is_mirrored = network.is_symmetric or len(network.devices) > _MOST_DIRECTED
+            oracle = mirrored_trees(network) if is_mirrored else directed_trees(network)
             # Prices in inverse proportion to the width: a first bound, which needs no solver.
             start = InitialColumns((), 1 / network.width)
             if max_depth is not None:
@@ -195,10 +197,6 @@ def _check_count(name: str, number: object) -> None:
         raise TopologyError(
             f"optimal_packing got {name}={short(number)}. It takes a whole number above 0, or None for any."
         )
-
-
-def _has_cheap_trees(network: Network) -> bool:
-    return network.is_symmetric or len(network.devices) > _MOST_DIRECTED
 
 
 def _solve(network: Network, oracle: Oracle, start: InitialColumns, shifts: tuple[Shift, ...]) -> Solution:
@@ -392,10 +390,10 @@ def rooted_tree(
     ``routes``: both directions of every edge. Among several such devices, the root is the one with the fewest trees so
     far, by ``num_trees_at``, then the first of the topology.
     """
-    alphas, adjacent = topology.alphas, dict[str, list[tuple[str, float]]]()
-    for (source, target), route in routes.items():
-        latency = _PER_EDGE_S + sum(alphas[ends] for ends in itertools.pairwise(route))
-        adjacent.setdefault(source, []).append((target, latency))
+    adjacent = grouped(
+        (source, (target, _PER_EDGE_S + sum(topology.alphas[ends] for ends in itertools.pairwise(route))))
+        for (source, target), route in routes.items()
+    )
     centres = _centres(adjacent)
     # Roots are spread, so that no device makes the final fold of every pack while the others wait for it.
     root = min((device for device in topology.devices if device in centres), key=lambda name: num_trees_at.get(name, 0))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from treefold.keyed import grouped
 from treefold.topology.graph import Topology, reached_from
 from treefold.topology.planning.tree_packing.network import Indices, Network
 
@@ -48,7 +49,8 @@ def find_shifts(topology: Topology) -> tuple[Shift, ...]:
         ]
         # Commuting shifts make every image a·b in one order only, so that ``all_images`` and ``row_groups`` take one
         # shift after the other and miss nothing.
-        if found and _commute([shift.names for shift in found]):
+        pairs = [(a.names, b.names) for a, b in itertools.combinations(found, 2)]
+        if found and all(a[b[name]] == b[a[name]] for a, b in pairs for name in a):
             return tuple(found)
     return ()
 
@@ -90,10 +92,8 @@ def all_images(topology: Topology, shifts: Sequence[Shift]) -> list[Names]:
 
 def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
     """Yield pairs of divisions of the devices into equal blocks, the second across the first; coarse ones first."""
-    kinds: dict[int, list[list[str]]] = {}
-    for node in topology.nodes:
-        if node.kind != "device":
-            kinds.setdefault(colours[node.name], []).append(_devices_around(topology, node.name))
+    carriers = [node.name for node in topology.nodes if node.kind != "device"]
+    kinds = grouped((colours[name], _devices_around(topology, name)) for name in carriers)
     count = len(topology.devices)
     systems = [
         blocks
@@ -170,9 +170,7 @@ def _extended(topology: Topology, devices: Names) -> Names | None:
     # matched.
     before = _refined(topology, {device: numbers[image] for device, image in devices.items()}, palette)
     after = _refined(topology, numbers, palette)
-    unused: dict[int, list[str]] = {}
-    for name, colour in after.items():
-        unused.setdefault(colour, []).append(name)
+    unused = grouped((colour, name) for name, colour in after.items())
     names: Names = {}
     for name, colour in before.items():
         if not unused.get(colour):
@@ -182,7 +180,3 @@ def _extended(topology: Topology, devices: Names) -> Names | None:
     moved = {(names[source], names[target]): width for (source, target), width in topology.capacities.items()}
     # Capacities are compared as well: a map onto links of another width would give them one price.
     return names if moved == dict(topology.capacities) else None
-
-
-def _commute(maps: Sequence[Names]) -> bool:
-    return all(a[b[name]] == b[a[name]] for a, b in itertools.combinations(maps, 2) for name in a)
