@@ -1,7 +1,7 @@
 import pytest
 
 from treefold.cli.tables import Table, markdown_table, plain_table
-from treefold.topology.drawing.page import Check, KeyFigure, Page, Section, html_table, render_page
+from treefold.topology.drawing.page import Check, Page, Section, html_table, render_page
 
 HOSTILE = "<script>alert('x')</script> & \"y\""
 
@@ -56,7 +56,7 @@ class TestRenderPage:
         page = Page(
             HOSTILE,
             HOSTILE,
-            (KeyFigure(HOSTILE, HOSTILE, HOSTILE),),
+            ((HOSTILE, HOSTILE, HOSTILE),),
             (Check(HOSTILE, holds=True, found=HOSTILE),),
             (Section(HOSTILE, HOSTILE, "<svg/>", HOSTILE, Table((HOSTILE,), ((HOSTILE,),))),),
             ((HOSTILE, HOSTILE),),

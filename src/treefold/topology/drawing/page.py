@@ -13,9 +13,11 @@ from typing import Protocol
 
 PHONE = 344.0  # what 390 pixels leave beside the frames
 _LONG = 40  # characters of a cell that are broken into lines
+#: A number that matters: what it is, its value as written, and a few words of context.
+Figure = tuple[str, str, str]
 
 
-class Table(Protocol):
+class PageTable(Protocol):
     """A header, and rows of as many cells."""
 
     @property
@@ -25,15 +27,6 @@ class Table(Protocol):
     @property
     def rows(self) -> Sequence[Sequence[str]]:
         """The cells, row by row."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyFigure:
-    """A number that matters: what it is, its value as written, and a few words of context."""
-
-    name: str
-    value: str
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,7 @@ class Section:
     sentence: str
     drawing: str = ""
     verbatim: str = ""
-    table: Table | None = None
+    table: PageTable | None = None
     folded: str = ""
 
 
@@ -70,7 +63,7 @@ class Page:
 
     title: str
     summary: str = ""
-    figures: tuple[KeyFigure, ...] = ()
+    figures: tuple[Figure, ...] = ()
     checks: tuple[Check, ...] = ()
     sections: tuple[Section, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
@@ -101,11 +94,11 @@ def _paragraph(words: str) -> str:
     return f"<p>{html.escape(words)}</p>" if words else ""
 
 
-def _figures(figures: Sequence[KeyFigure]) -> str:
+def _figures(figures: Sequence[Figure]) -> str:
     cards = "".join(
-        f"<div><dt>{html.escape(f.name)}</dt><dd><strong>{html.escape(f.value)}</strong>"
-        f"<span>{html.escape(f.note)}</span></dd></div>"
-        for f in figures
+        f"<div><dt>{html.escape(name)}</dt><dd><strong>{html.escape(value)}</strong>"
+        f"<span>{html.escape(note)}</span></dd></div>"
+        for name, value, note in figures
     )
     return f'<dl class="figures">{cards}</dl>' if figures else ""
 
@@ -134,7 +127,7 @@ def _section(section: Section) -> str:
     return f"<section>{head}{drawing}{table}{verbatim}</section>"
 
 
-def html_table(table: Table) -> str:
+def html_table(table: PageTable) -> str:
     """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped.
 
     Columns of long words, not figures, are set left and broken into lines.

@@ -14,7 +14,7 @@ from treefold.topology.drawing.charts import draw_sizes
 from treefold.topology.drawing.machine_drawing import STYLE, draw_legend, machine_marks
 from treefold.topology.drawing.machine_layout import lay_out
 from treefold.topology.drawing.packs import DrawnPack, packs_of
-from treefold.topology.drawing.page import Check, KeyFigure, Page, Section, Table, for_screens, render_page
+from treefold.topology.drawing.page import Check, Figure, Page, PageTable, Section, for_screens, render_page
 from treefold.topology.drawing.plan_player import describe_picture, draw_player
 from treefold.topology.drawing.svg import drawing, element, text
 from treefold.topology.drawing.timeline_drawing import timeline_marks
@@ -43,7 +43,7 @@ class PlanStory:
     movement: Movement
     timeline: Timeline
     times: Mapping[str, Sequence[tuple[float, float]]]
-    tables: tuple[Table, Table]
+    tables: tuple[PageTable, PageTable]
     words: tuple[str, str]
     method: str
     checks: tuple[Check, ...]
@@ -91,20 +91,20 @@ def render_plan_page(story: PlanStory) -> str:
     return render_page(page)
 
 
-def _figures(story: PlanStory, num_packs: int) -> tuple[KeyFigure, ...]:
+def _figures(story: PlanStory, num_packs: int) -> tuple[Figure, ...]:
     packing, timeline = story.packing, story.timeline
     count, reached = len(packing.devices), timeline.algbw_bytes_per_s / 1e9
     is_whole = story.topology.missing is None
     bound = "no schedule of plain values exceeds it" + ("" if is_whole else " on the links in this file")
     return (
-        KeyFigure(
+        (
             f"{bytes_in_words(timeline.nbytes)} per device",
             seconds_in_words(timeline.duration_s),
             f"by {story.method} in {counted(num_packs, 'pack')}, predicted",
         ),
-        KeyFigure("All-reduce, GB/s", f"{reached:.2f}", "of this plan: bytes over seconds"),
-        KeyFigure("Bound, GB/s", f"{packing.bound_bytes_per_s / 1e9:.2f}", bound),
-        KeyFigure("Bus bandwidth, GB/s", f"{reached * 2 * (count - 1) / count:.1f}", "as nccl-tests prints it"),
+        ("All-reduce, GB/s", f"{reached:.2f}", "of this plan: bytes over seconds"),
+        ("Bound, GB/s", f"{packing.bound_bytes_per_s / 1e9:.2f}", bound),
+        ("Bus bandwidth, GB/s", f"{reached * 2 * (count - 1) / count:.1f}", "as nccl-tests prints it"),
     )
 
 
