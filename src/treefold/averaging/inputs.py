@@ -49,19 +49,8 @@ _OF_A_RUN = re.compile(
 _MOST_SMALL_BYTES = 64 << 20
 _MOST_INDEX_BYTES = 256 << 20
 _NOT_COPIED = (
-    *_WEIGHTS,
-    INDEX,
-    ".gguf",
-    ".h5",
-    ".msgpack",
-    ".onnx",
-    ".pkl",
-    ".distcp",
-    ".tmp",
-    ".lock",
-    ".zip",
-    ".tar",
-)
+    *_WEIGHTS, INDEX, ".gguf", ".h5", ".msgpack", ".onnx", ".pkl", ".distcp", ".tmp", ".lock", ".zip", ".tar",
+)  # fmt: skip
 #: How other files begin.
 _BEGINNINGS = (
     (b"version https://git-lfs", "lfs"),
