@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import result_pages
+from hosts_bench.baselines import BASELINES
 from hosts_bench.measure import measure
 from hosts_bench.page import make_page
-from hosts_bench.peers import PEERS
 from hosts_bench.scenes import SCENES
 from lab import missing
 
@@ -24,9 +24,11 @@ from lab import missing
 def main(words: Sequence[str] | None = None) -> int:
     """Measure the scenes that are asked for, and print the table."""
     parser = argparse.ArgumentParser(description="Measure all-reduces between emulated hosts.")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds in which every peer has its turn (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in which every baseline has its turn (5)")
     parser.add_argument("--scenes", nargs="+", choices=[scene.name for scene in SCENES], help="these only")
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), help="these only")
+    parser.add_argument(
+        "--peers", dest="baselines", nargs="+", choices=list(BASELINES), default=list(BASELINES), help="these only"
+    )
     parser.add_argument("--save", action="store_true", help="write results/hosts-<date>.md, too")
     asked = parser.parse_args(words)
     if reason := missing():
@@ -34,8 +36,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     machine = result_pages.describe(["torch", "mpi4py", "mpich"])
     chosen = [scene for scene in SCENES if asked.scenes is None or scene.name in asked.scenes]
-    results = [result for scene in chosen for result in measure(scene, asked.peers, asked.rounds, _say)]
-    page = make_page(results, asked.peers)
+    results = [result for scene in chosen for result in measure(scene, asked.baselines, asked.rounds, _say)]
+    page = make_page(results, asked.baselines)
     print(page)
     if asked.save:
         _say(f"written: {result_pages.save('hosts', 'Between emulated hosts', [machine, page])}")

@@ -54,7 +54,7 @@ class Machine(abc.ABC):
         """Return a call that starts two copies at once: from the host to a GPU, and from a GPU to the host."""
 
     @abc.abstractmethod
-    def peers(self, tensors: Sequence[Any]) -> dict[str, Call]:
+    def baselines(self, tensors: Sequence[Any]) -> dict[str, Call]:
         """Return other ways to all-reduce tensors on different GPUs, one each, in place."""
 
     def to_the_end(self, call: Call) -> Runner:
@@ -146,7 +146,7 @@ class CudaMachine(Machine):
 
         return copy
 
-    def peers(self, tensors: Sequence[Any]) -> dict[str, Call]:
+    def baselines(self, tensors: Sequence[Any]) -> dict[str, Call]:
         """Return PyTorch's own: through its coalesced copies, and through NCCL where it was built with it."""
         comm = importlib.import_module("torch.nn.parallel.comm")
 

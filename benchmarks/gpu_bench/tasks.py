@@ -43,7 +43,7 @@ def make_tasks(machine: Machine, shrink: int = 1) -> dict[str, Make]:
         tasks[work.name] = _one_gpu(work)
     for model in MODELS:
         shapes = tuple(_shrunk(shape, shrink) for shape in shapes_of_model(model))
-        tasks[model] = _one_gpu(Work(model, shapes, devices=_REPLICAS), has_peers=True)
+        tasks[model] = _one_gpu(Work(model, shapes, devices=_REPLICAS), has_baselines=True)
     small = Work(SMALL, _sized(64 * _KIB, "float32", shrink), devices=_REPLICAS)
     tasks[SMALL] = _one_gpu(small)
     for name, is_pinned in ((PINNED, True), (PAGEABLE, False)):
@@ -63,7 +63,7 @@ def fold_name(dtype: str, op: str) -> str:
     return f"8 × 256 MiB {dtype} {op.upper()}"
 
 
-def _one_gpu(work: Work, *, has_peers: bool = False) -> Make:
+def _one_gpu(work: Work, *, has_baselines: bool = False) -> Make:
     """Return the task to reduce all replicas on one GPU in place, beside a copy of as many bytes."""
 
     def make(machine: Machine) -> Task:
@@ -73,7 +73,7 @@ def _one_gpu(work: Work, *, has_peers: bool = False) -> Make:
         devices = [machine.gpus[0]] * work.devices
         contenders = [_treefold(executor, ReductionToOneDevice(), tensors, devices) for executor in EXECUTORS]
         contenders.append(Contender(COPY, lambda: spare.copy_(block), 2 * block.nbytes))
-        if has_peers:
+        if has_baselines:
             both = 2 * tensors.nbytes
             columns = tensors.columns
             contenders.append(Contender(LOOP, lambda: _loop(columns), both, results=in_place(columns)))
@@ -116,7 +116,7 @@ def _several(work: Work) -> Make:
         contenders = [_treefold(executor, ops, tensors, list(machine.gpus), **sent) for executor in EXECUTORS]
         if not nccl_refusal(machine.gpus):
             contenders.append(_treefold("cuda", NcclAllReduce(), tensors, list(machine.gpus), name=NCCL, **sent))
-        for name, call in machine.peers(tensors.columns[0]).items():
+        for name, call in machine.baselines(tensors.columns[0]).items():
             contenders.append(Contender(name, call, work.nbytes, results=in_place(tensors.columns)))
         return Task(work.name, tensors, tuple(contenders), is_to_the_end=True)
 

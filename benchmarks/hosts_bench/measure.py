@@ -1,4 +1,4 @@
-"""Scenes, measured: every peer of a row in turn, round by round."""
+"""Scenes, measured: every baseline of a row in turn, round by round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts_bench.peers import NEEDS, PEERS
+from hosts_bench.baselines import BASELINES, NEEDS
 from hosts_bench.scenes import Row, Scene, optimum
 from hosts_bench.team import Team
 from lab import Lab, launch
@@ -21,7 +21,7 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass
 class Measured:
-    """What one row has given: the seconds of one call by peer, why others are missing, and wrong elements by peer.
+    """What one row has given: by baseline, the seconds of one call and wrong elements; why others are missing.
 
     What is missing in one row of a scene is missing in those that follow, too.
     """
@@ -33,11 +33,11 @@ class Measured:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=dict)
 
-    def figures(self, peer: str) -> tuple[float, float] | None:
+    def figures(self, baseline: str) -> tuple[float, float] | None:
         """Return median and best: of the part of the optimum, or in a row of latencies in seconds."""
-        if peer not in self.seconds:
+        if baseline not in self.seconds:
             return None
-        seconds = self.seconds[peer]
+        seconds = self.seconds[baseline]
         median, best = statistics.median(seconds), min(seconds)
         if self.row.is_latency:
             return median, best
@@ -45,10 +45,10 @@ class Measured:
         return scale / median, scale / best
 
 
-def measure(scene: Scene, peers: Sequence[str], rounds: int, begin: Callable[[str], None]) -> list[Measured]:
+def measure(scene: Scene, baselines: Sequence[str], rounds: int, begin: Callable[[str], None]) -> list[Measured]:
     """Build the scene's lab, start its jobs, and measure its rows one after the other."""
-    missing = {name: f"{need} is not installed" for name in peers if (need := _lacks(name))}
-    launchers = {PEERS[name].launcher for name in peers if name not in missing}
+    missing = {name: f"{need} is not installed" for name in baselines if (need := _lacks(name))}
+    launchers = {BASELINES[name].launcher for name in baselines if name not in missing}
     found = []
     with Lab(scene.rows[0].network) as lab, _teams(lab, scene, launchers) as teams:
         for row in scene.rows:
@@ -56,28 +56,28 @@ def measure(scene: Scene, peers: Sequence[str], rounds: int, begin: Callable[[st
             lab.set_network(row.network)
             result = Measured(scene, row, optimum(row.network), missing)
             for _ in range(rounds):
-                for name in (name for name in peers if name not in missing and _suits(name, scene, row)):
-                    _turn(teams[PEERS[name].launcher], name, result)
+                for name in (name for name in baselines if name not in missing and _suits(name, scene, row)):
+                    _turn(teams[BASELINES[name].launcher], name, result)
             found.append(result)
     return found
 
 
 def _suits(name: str, scene: Scene, row: Row) -> bool:
-    peer = PEERS[name]
+    baseline = BASELINES[name]
     ranks = min(map(scene.placement.count, scene.placement))
-    has_use = row.network.nics >= peer.least_nics and ranks >= peer.least_ranks
-    return has_use and not (row.is_latency and peer.is_limit)
+    has_use = row.network.nics >= baseline.least_nics and ranks >= baseline.least_ranks
+    return has_use and not (row.is_latency and baseline.is_limit)
 
 
 def _lacks(name: str) -> str | None:
-    need = NEEDS[PEERS[name].launcher]
+    need = NEEDS[BASELINES[name].launcher]
     return need if importlib.util.find_spec(need) is None else None
 
 
 def _turn(team: Team, name: str, result: Measured) -> None:
-    """Let one peer reduce once, to be checked, and then as often as the row says, to be timed."""
+    """Let one baseline reduce once, to be checked, and then as often as the row says, to be timed."""
     row = result.row
-    prepared = team.ask(do="prepare", peer=name, nbytes=row.nbytes, shares=row.shares, rates=row.rates)
+    prepared = team.ask(do="prepare", baseline=name, nbytes=row.nbytes, shares=row.shares, rates=row.rates)
     if refusals := [answer["skipped"] for answer in prepared if "skipped" in answer]:
         result.missing[name] = refusals[0]
         return
@@ -108,11 +108,11 @@ def _job(lab: Lab, scene: Scene, launcher: str, team: Team) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if launcher == "mpiexec":
             # UCX, which carries MPICH's messages, sends those of middling size over one NIC unless it is told of more.
-            told = {"UCX_MAX_EAGER_LANES": str(lab.network.nics)}
-            stack.enter_context(launch.mpiexec(lab, command, scene.placement, environment=told))
+            variables = {"UCX_MAX_EAGER_LANES": str(lab.network.nics)}
+            stack.enter_context(launch.mpiexec(lab, command, scene.placement, environment=variables))
         else:
             stack.enter_context(launch.outside_store(lab))
             # One NIC is what the default is for PyTorch's users; who wants both asks for both.
-            told = {"GLOO_SOCKET_IFNAME": "eth0"}
-            stack.enter_context(launch.start(lab, command, scene.placement, environment=told, store_outside=True))
+            variables = {"GLOO_SOCKET_IFNAME": "eth0"}
+            stack.enter_context(launch.start(lab, command, scene.placement, environment=variables, store_outside=True))
         yield

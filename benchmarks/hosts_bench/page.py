@@ -12,11 +12,11 @@ _HOW = (
 )
 
 
-def make_page(results: Sequence[Measured], peers: Sequence[str]) -> str:
+def make_page(results: Sequence[Measured], baselines: Sequence[str]) -> str:
     """Return the table, and below it what is missing and what was wrong."""
-    head = ["network (Mbit/s)", "ranks", "value", "X\\*, MB/s", *peers]
+    head = ["network (Mbit/s)", "ranks", "value", "X\\*, MB/s", *baselines]
     lines = [_HOW, "", _line(head), _line(["---"] * len(head))]
-    lines += [_line(_cells(result, peers)) for result in results]
+    lines += [_line(_cells(result, baselines)) for result in results]
     notes = {f"{name}: {reason}" for result in results for name, reason in result.missing.items()}
     notes |= {
         f"{name} got {count} elements wrong in {result.scene.name}"
@@ -27,15 +27,15 @@ def make_page(results: Sequence[Measured], peers: Sequence[str]) -> str:
     return "\n".join([*lines, "", *(f"- {note}" for note in sorted(notes))])
 
 
-def _cells(result: Measured, peers: Sequence[str]) -> list[str]:
+def _cells(result: Measured, baselines: Sequence[str]) -> list[str]:
     row = result.row
     value = f"{row.nbytes >> 20} MiB" if row.nbytes >= 1 << 20 else f"{row.nbytes >> 10} KiB"
     shown = [row.network.name, result.scene.name, value, f"{result.best_bytes_per_s / 1e6:.2f}"]
-    return [*shown, *(_figure(result, peer) for peer in peers)]
+    return [*shown, *(_figure(result, baseline) for baseline in baselines)]
 
 
-def _figure(result: Measured, peer: str) -> str:
-    figures = result.figures(peer)
+def _figure(result: Measured, baseline: str) -> str:
+    figures = result.figures(baseline)
     if figures is None:
         return "–"
     if result.row.is_latency:

@@ -18,7 +18,7 @@ import numpy as np
 for room in (Path(__file__).parents[1], Path(__file__).parents[2] / "tools"):
     sys.path.append(str(room))
 
-from hosts_bench.peers import PEERS, AllReduce, Rank  # noqa: E402 - where it is was said above
+from hosts_bench.baselines import BASELINES, AllReduce, Rank  # noqa: E402 - where it is was said above
 from treefold.errors import TreefoldError  # noqa: E402 - as above
 
 #: By which variable a rank knows its number.
@@ -27,23 +27,23 @@ _PERIOD = 251  # a prime: a shifted part shows
 
 
 class Worker:
-    """What a rank keeps between requests: the peers that it has set up, and the array of the next call."""
+    """What a rank keeps between requests: the baselines that it has set up, and the array of the next call."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._peers: dict[str, AllReduce] = {}
+        self._baselines: dict[str, AllReduce] = {}
         self._all_reduce: AllReduce | None = None
         self._array = np.zeros(0, np.float32)
 
-    def prepare(self, *, peer: str, nbytes: int, shares: list[int], rates: list[float]) -> dict[str, Any]:
-        """Set a peer up, reduce once and count the wrong elements; or say why it cannot."""
+    def prepare(self, *, baseline: str, nbytes: int, shares: list[int], rates: list[float]) -> dict[str, Any]:
+        """Set a baseline up, reduce once and count the wrong elements; or say why it cannot."""
         self._rank.shares, self._rank.rates = tuple(shares), tuple(rates)
-        if peer not in self._peers:
+        if baseline not in self._baselines:
             try:
-                self._peers[peer] = PEERS[peer].make(self._rank)
+                self._baselines[baseline] = BASELINES[baseline].make(self._rank)
             except TreefoldError as error:
                 return {"skipped": str(error)}
-        self._all_reduce = self._peers[peer]
+        self._all_reduce = self._baselines[baseline]
         pattern = np.arange(nbytes // 4, dtype=np.float32) % _PERIOD
         result = self._all_reduce(pattern * np.float32(2**self._rank.rank))
         ranks = len(self._rank.hosts)
@@ -53,7 +53,7 @@ class Worker:
 
     def run(self, *, calls: int) -> dict[str, Any]:
         """Reduce, and say when that has begun and ended by the clock that all hosts of a lab share."""
-        assert self._all_reduce is not None, "a peer is prepared first"  # noqa: S101 - our own order
+        assert self._all_reduce is not None, "a baseline is prepared first"  # noqa: S101 - our own order
         begin = time.monotonic()
         for _ in range(calls):
             self._all_reduce(self._array)
@@ -67,8 +67,8 @@ def main(path: str, launcher: str) -> None:
     number = int(os.environ[_NUMBER[launcher]])
     with line, line.makefile("rw") as lines:
         _say(lines, {"rank": number})
-        told = json.loads(lines.readline())
-        worker = Worker(Rank(number, tuple(told["hosts"]), tuple(map(tuple, told["addresses"]))))
+        given = json.loads(lines.readline())
+        worker = Worker(Rank(number, tuple(given["hosts"]), tuple(map(tuple, given["addresses"]))))
         for request in lines:
             words = json.loads(request)
             _say(lines, getattr(worker, words.pop("do"))(**words))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treefold.bench.clock import Pace
-from treefold.bench.results import BaselineRow, Row, format_spread
+from treefold.bench.results import BaselineRow, WorkRow, format_spread
 from treefold.bench.sweep import Variant
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.errors.words import bytes_in_words
@@ -39,7 +39,7 @@ class Verdict:
 
 _MISSING = Verdict("not measured", None)
 #: Judges the rows of a report, by their keys.
-Judge = Callable[[Mapping[str, Row]], Verdict]
+Judge = Callable[[Mapping[str, WorkRow]], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +109,27 @@ def make_figures() -> list[Figure]:
             Figure(f"{name} in place, exact against native accumulation", "≤ 1.15 ×", native),
         ]
     large, small = f"in-place {64 * _MIB}", f"in-place {64 * _KIB}"
-    figures += [Figure(f"8 × 64 MiB against {p}", "≥ 6 × faster", _peer(large, p, 6)) for p in ("jax", "gloo", "mpi")]
-    figures += [Figure(f"8 × 64 MiB against {p}", "≥ 2 × faster", _peer(large, p, 2)) for p in ("torch", "numpy")]
+    figures += [
+        Figure(f"8 × 64 MiB against {p}", "≥ 6 × faster", _against(large, p, 6)) for p in ("jax", "gloo", "mpi")
+    ]
+    figures += [Figure(f"8 × 64 MiB against {p}", "≥ 2 × faster", _against(large, p, 2)) for p in ("torch", "numpy")]
     for form, least in (("eager", 1.0), ("in a function", 1.2), ("packed hierarchical copy", 1.5)):
-        judge = _peer("shared", "tensorflow", least, form)
+        judge = _against("shared", "tensorflow", least, form)
         figures.append(Figure(f"8 × 64 MiB, one shared result, against TensorFlow {form}", f"≥ {least} ×", judge))
     figures.append(Figure("8 × 64 KiB in place, call to return", "≤ 40 µs", _time(small, 40e-6)))
     figures += [
-        Figure(f"8 × 64 KiB against {p}", "≥ 6 × faster (goal 8)", _peer(small, p, 6))
+        Figure(f"8 × 64 KiB against {p}", "≥ 6 × faster (goal 8)", _against(small, p, 6))
         for p in ("tensorflow", "jax", "mpi")
     ]
     for model in ("resnet50", "bert-base"):
         figures.append(Figure(f"{model} × 8 in place, one batch", "≥ 0.80 of the limit", _limit(model, 0.8)))
-        figures += [Figure(f"{model} × 8 against {p}", "faster", _peer(model, p, 1)) for p in _EVERYONE]
+        figures += [Figure(f"{model} × 8 against {p}", "faster", _against(model, p, 1)) for p in _EVERYONE]
     figures.append(Figure("n = 2…64, 1 MiB…1 GiB in all", "time grows as n·S", _linear))
     return figures
 
 
 def _limit(key: str, least: float) -> Judge:
-    def judge(rows: Mapping[str, Row]) -> Verdict:
+    def judge(rows: Mapping[str, WorkRow]) -> Verdict:
         share = rows[key].of_limit if key in rows else None
         return _MISSING if share is None else Verdict(format_spread(share, 1, 2), share.median >= least)
 
@@ -135,19 +137,23 @@ def _limit(key: str, least: float) -> Judge:
 
 
 def _time(key: str, most: float) -> Judge:
-    def judge(rows: Mapping[str, Row]) -> Verdict:
+    def judge(rows: Mapping[str, WorkRow]) -> Verdict:
         time = rows[key].time_s if key in rows else None
         return _MISSING if time is None else Verdict(f"{format_spread(time, 1e6, 0)} µs", time.median <= most)
 
     return judge
 
 
-def _peer(key: str, peer: str, least: float, form: str | None = None) -> Judge:
-    def judge(rows: Mapping[str, Row]) -> Verdict:
-        rivals = [rival for rival in _rivals(rows, key) if rival.peer == peer and form in {None, rival.form}]
-        measured = [(rival.ratio, rival.form) for rival in rivals if rival.ratio is not None]
+def _against(key: str, library: str, least: float, form: str | None = None) -> Judge:
+    def judge(rows: Mapping[str, WorkRow]) -> Verdict:
+        baselines = [
+            baseline
+            for baseline in _baselines_of(rows, key)
+            if baseline.peer == library and form in {None, baseline.form}
+        ]
+        measured = [(baseline.ratio, baseline.form) for baseline in baselines if baseline.ratio is not None]
         if not measured:
-            return Verdict("; ".join(rival.note for rival in rivals) or _MISSING.measured, None)
+            return Verdict("; ".join(baseline.note for baseline in baselines) or _MISSING.measured, None)
         ratio, name = min(measured, key=lambda pair: pair[0].median)
         return Verdict(f"{format_spread(ratio, 1, 2)} × ({name})", ratio.median >= least)
 
@@ -155,8 +161,8 @@ def _peer(key: str, peer: str, least: float, form: str | None = None) -> Judge:
 
 
 def _variant(key: str, form: str, *, most: float, is_inverse: bool) -> Judge:
-    def judge(rows: Mapping[str, Row]) -> Verdict:
-        ratio = next((rival.ratio for rival in _rivals(rows, key) if rival.form == form), None)
+    def judge(rows: Mapping[str, WorkRow]) -> Verdict:
+        ratio = next((baseline.ratio for baseline in _baselines_of(rows, key) if baseline.form == form), None)
         if ratio is None:
             return _MISSING
         if is_inverse:
@@ -166,11 +172,11 @@ def _variant(key: str, form: str, *, most: float, is_inverse: bool) -> Judge:
     return judge
 
 
-def _rivals(rows: Mapping[str, Row], key: str) -> Sequence[BaselineRow]:
+def _baselines_of(rows: Mapping[str, WorkRow], key: str) -> Sequence[BaselineRow]:
     return rows[key].rivals if key in rows else ()
 
 
-def _linear(rows: Mapping[str, Row]) -> Verdict:
+def _linear(rows: Mapping[str, WorkRow]) -> Verdict:
     """Fit time = c·(n·S)^p over what is above 1 MiB; linear is p = 1, less where caches help the smaller sizes."""
     chosen = [row for key, row in rows.items() if key.startswith("n=") and row.nbytes * row.devices >= _MIB]
     if len(chosen) < 2:  # noqa: PLR2004 - a line takes two points

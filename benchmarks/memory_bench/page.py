@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memory_bench.figures import Figure
-from treefold.bench.results import BASELINE_HEADER, HEADER, Row, Run, baseline_rows, format_spread, row_cells
+from treefold.bench.results import BASELINE_HEADER, HEADER, Run, WorkRow, baseline_rows, format_spread, row_cells
 from treefold.cli.tables import markdown_table
 
 _FIGURES_HEADER = ("figure", "wanted", "measured", "reached")
@@ -19,7 +19,7 @@ peers that add in the dtype itself round more often, which shows there. GB = 10â
 
 
 def make_page(
-    run: Run, rows: Mapping[str, Row], figures: Sequence[Figure], *, picture: str, sweep: Sequence[str]
+    run: Run, rows: Mapping[str, WorkRow], figures: Sequence[Figure], *, picture: str, sweep: Sequence[str]
 ) -> str:
     """Return the page; ``sweep`` names the rows that belong to the representative sweep."""
     verdicts = [(figure, figure.judge(rows)) for figure in figures]
@@ -57,12 +57,12 @@ def _facts(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _missing(run: Run, rows: Mapping[str, Row], figures: Sequence[tuple[str, str]]) -> str:
+def _missing(run: Run, rows: Mapping[str, WorkRow], figures: Sequence[tuple[str, str]]) -> str:
     reasons = dict.fromkeys(
-        f"- {rival.peer}, {row.name} {row.dtype} {row.placement}: {rival.note}"
+        f"- {baseline.peer}, {row.name} {row.dtype} {row.placement}: {baseline.note}"
         for row in rows.values()
-        for rival in row.rivals
-        if rival.time_s is None
+        for baseline in row.rivals
+        if baseline.time_s is None
     )
     lines = [*reasons, *(f"- {work}: {reason}" for work, reason in figures), *(f"- {note}" for note in run.notes)]
     return "\n".join(lines) or "Nothing was left out."

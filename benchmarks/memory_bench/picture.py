@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from treefold.bench.results import Row
+from treefold.bench.results import WorkRow
 from treefold.bench.work import MODELS
 from treefold.errors.words import bytes_in_words
 from treefold.files import written_whole
@@ -26,7 +26,7 @@ _COLOURS = {
 }
 
 
-def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
+def draw(rows: Sequence[WorkRow], path: Path, *, title: str) -> None:
     """Write the picture as a PNG file."""
     mpl.use("agg")
     figure = make_figure(rows, title=title)
@@ -34,7 +34,7 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
         figure.savefig(file, dpi=150, format="png")
 
 
-def make_figure(rows: Sequence[Row], *, title: str) -> Figure:
+def make_figure(rows: Sequence[WorkRow], *, title: str) -> Figure:
     """Return curves for sizes and dots for models, whichever there are, on logarithmic axes."""
     sizes = sorted((row for row in rows if row.name not in MODELS), key=lambda row: row.nbytes)
     models = [row for row in rows if row.name in MODELS]
@@ -51,18 +51,18 @@ def make_figure(rows: Sequence[Row], *, title: str) -> Figure:
     return figure
 
 
-def best_times(row: Row) -> dict[str, float]:
+def best_times(row: WorkRow) -> dict[str, float]:
     """Return the median seconds of treefold, the limit, and each peer's fastest form."""
     times = {"treefold": row.time_s.median}
     if row.limit_s is not None:
         times["limit"] = row.limit_s.median
-    for rival in row.rivals:
-        if rival.time_s is not None and rival.peer != "treefold":
-            times[rival.peer] = min(rival.time_s.median, times.get(rival.peer, rival.time_s.median))
+    for baseline in row.rivals:
+        if baseline.time_s is not None and baseline.peer != "treefold":
+            times[baseline.peer] = min(baseline.time_s.median, times.get(baseline.peer, baseline.time_s.median))
     return times
 
 
-def _draw_sizes(axis: Axes, rows: Sequence[Row]) -> None:
+def _draw_sizes(axis: Axes, rows: Sequence[WorkRow]) -> None:
     curves: dict[str, tuple[list[int], list[float]]] = {}
     for row in rows:
         for name, seconds in best_times(row).items():
@@ -86,7 +86,7 @@ def _draw_sizes(axis: Axes, rows: Sequence[Row]) -> None:
     axis.legend(frameon=False, fontsize=8)
 
 
-def _draw_models(axis: Axes, rows: Sequence[Row]) -> None:
+def _draw_models(axis: Axes, rows: Sequence[WorkRow]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in best_times(row)))
     height = 0.8 / len(names)
     for index, name in enumerate(names):

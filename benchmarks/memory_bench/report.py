@@ -14,7 +14,7 @@ from memory_bench.picture import draw
 from memory_bench.team import Team
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.results import Row, Run
+from treefold.bench.results import Run, WorkRow
 from treefold.bench.sweep import Progress, measure
 from treefold.errors import BenchError
 from treefold.errors.words import counted
@@ -42,7 +42,7 @@ class Report:
 def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, int], object]) -> Path:
     """Measure everything and write the page, its picture and its data; return the page's path."""
     entries = make_entries(report.pace, threads=report.threads)
-    rows: dict[str, Row] = {}
+    rows: dict[str, WorkRow] = {}
     notes = list(_NOT_HERE)
     copy = measure_copy(report.threads)
     packages = [package for library in LIBRARIES.values() for package in library.packages if package != "numpy"]
@@ -76,7 +76,7 @@ def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, 
     return page
 
 
-def _write(report: Report, run: Run, rows: dict[str, Row], entries: list[Entry]) -> Path:
+def _write(report: Report, run: Run, rows: dict[str, WorkRow], entries: list[Entry]) -> Path:
     report.folder.mkdir(parents=True, exist_ok=True)
     page = report.folder / f"{report.date}.md"
     write_atomically(report.folder / f"{report.date}.json", run.to_json())
@@ -85,7 +85,7 @@ def _write(report: Report, run: Run, rows: dict[str, Row], entries: list[Entry])
     return page
 
 
-def _draw(report: Report, rows: dict[str, Row], entries: list[Entry]) -> None:
+def _draw(report: Report, rows: dict[str, WorkRow], entries: list[Entry]) -> None:
     title = f"treefold, 8 replicas, float32 SUM in place, {counted(report.threads, 'thread')}, {report.date}"
     draw([rows[key] for key in _sweep(entries) if key in rows], _picture(report), title=title)
 

@@ -13,7 +13,7 @@ from memory_bench.picture import make_figure
 from treefold.bench.arrays import Arrays, check_call, count_wrong, fill, new_input, pattern
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.results import BaselineRow, Row, Run, rows_to_csv
+from treefold.bench.results import BaselineRow, Run, WorkRow, rows_to_csv
 from treefold.bench.sweep import Progress, Variant, measure
 from treefold.bench.work import MODELS, PLACEMENTS, Work, shapes_of_size
 from treefold.cli.sizes import parse_size, sweep_sizes
@@ -27,7 +27,7 @@ RIVALS = (
     BaselineRow("jax", "", note="not installed"),
     BaselineRow("treefold", "into new results", SPREAD, Spread(1.1, 1.0, 1.2, 1.3), 0),
 )
-ROW = Row("1 MiB", 1 << 20, 1 << 18, SPREAD, limit_s=SPREAD, of_limit=Spread(0.9, 0.8, 0.95, 1.0), rivals=RIVALS)
+ROW = WorkRow("1 MiB", 1 << 20, 1 << 18, SPREAD, limit_s=SPREAD, of_limit=Spread(0.9, 0.8, 0.95, 1.0), rivals=RIVALS)
 RUN = Run("2026-01-02", {"cores": "2"}, {"numpy": "2"}, (ROW, dataclasses.replace(ROW, rivals=())), SPREAD, "bench")
 
 
@@ -92,7 +92,7 @@ class TestSchema:
     @pytest.mark.parametrize(("devices", "factor"), [(1, 0), (2, 1), (8, 1.75)])
     def test_busbw_is_algbw_times_two_n_minus_one_over_n(self, devices, factor):
         """The field's formula for all-reduce."""
-        row = Row("x", nbytes=5_000_000, count=1, time_s=SPREAD, devices=devices)
+        row = WorkRow("x", nbytes=5_000_000, count=1, time_s=SPREAD, devices=devices)
         assert row.algbw_gb_per_s == 5.0
         assert row.busbw_gb_per_s == 5.0 * factor
 

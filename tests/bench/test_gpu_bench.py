@@ -60,7 +60,7 @@ class HostMachine(Machine):
     def both_ways(self, up, down):
         return lambda: [target.copy_(source) for source, target in (up, down)]
 
-    def peers(self, tensors):
+    def baselines(self, tensors):
         """Return one that does it, and one that cannot."""
 
         def fold():

@@ -78,10 +78,10 @@ class TestCudaMachine:
         modules = {"torch.nn.parallel.comm": comm, "torch.cuda.nccl": nccl}
         monkeypatch.setattr(machines.importlib, "import_module", modules.__getitem__)
         tensors = [torch.full((2,), 2.0**replica) for replica in range(3)]
-        peers = gpu[0].peers(tensors)
-        peers.pop("torch.cuda.comm")()
+        baselines = gpu[0].baselines(tensors)
+        baselines.pop("torch.cuda.comm")()
         assert [float(tensor[1]) for tensor in tensors] == [7.0] * 3
-        assert not peers
+        assert not baselines
 
     def test_without_a_gpu_it_says_what_to_do(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

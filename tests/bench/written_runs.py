@@ -6,7 +6,7 @@ import io
 import json
 
 from treefold.bench.clock import Spread
-from treefold.bench.results import BaselineRow, Row, Run
+from treefold.bench.results import BaselineRow, Run, WorkRow
 
 _DERIVED = ("algbw_gb_per_s", "busbw_gb_per_s")
 _PARTS = ("median", "low", "high", "p99")
@@ -21,7 +21,7 @@ def run_of_json(text):
     for row in data.pop("rows"):
         fields = {name: value for name, value in row.items() if name not in _DERIVED}
         fields["rivals"] = tuple(BaselineRow(**_with_spreads(rival, "time_s", "ratio")) for rival in row["rivals"])
-        rows.append(Row(**_with_spreads(fields, "time_s", "limit_s", "of_limit")))
+        rows.append(WorkRow(**_with_spreads(fields, "time_s", "limit_s", "of_limit")))
     return Run(rows=tuple(rows), notes=tuple(data.pop("notes")), **_with_spreads(data, "copy_gb_per_s"))
 
 
@@ -34,7 +34,7 @@ def rows_of_csv(text):
         fields = {k: v for k, v in cells.items() if not k.endswith(_PARTS) and k not in _DERIVED}
         if peer == "treefold" and not form:
             plain = {name: cell if name in _WORDS else int(cell) for name, cell in fields.items()}
-            rows.append([Row(**plain, time_s=time, limit_s=limit, of_limit=share), []])
+            rows.append([WorkRow(**plain, time_s=time, limit_s=limit, of_limit=share), []])
         else:
             wrong = int(cells["wrong"]) if cells["wrong"] else None
             rows[-1][1].append(BaselineRow(peer, form, time, share, wrong, note))

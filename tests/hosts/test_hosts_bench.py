@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from hosts_bench import worker
+from hosts_bench.baselines import BASELINES, Baseline, Rank
 from hosts_bench.measure import Measured, measure
 from hosts_bench.page import make_page
-from hosts_bench.peers import PEERS, Peer, Rank
 from hosts_bench.scenes import SCENES, Row, Scene, optimum
 from lab import rails, star
 from treefold.errors import ConnectError
@@ -57,17 +57,19 @@ class TestPage:
 class TestWorker:
     def test_counts_what_is_wrong(self, monkeypatch):
         """Who returns what rank 0 of 2 has brought lacks all of rank 1; the first element is 0 on both."""
-        peer = Peer("variables", lambda _: lambda array: array)
-        monkeypatch.setitem(worker.PEERS, "forgetful", peer)
-        prepared = worker.Worker(Rank(0, (0, 1), ())).prepare(peer="forgetful", nbytes=400, shares=[1, 1], rates=[1, 1])
+        baseline = Baseline("variables", lambda _: lambda array: array)
+        monkeypatch.setitem(worker.BASELINES, "forgetful", baseline)
+        prepared = worker.Worker(Rank(0, (0, 1), ())).prepare(
+            baseline="forgetful", nbytes=400, shares=[1, 1], rates=[1, 1]
+        )
         assert prepared == {"wrong": 99}
 
     def test_times_calls_on_zeros(self, monkeypatch):
         seen = []
-        peer = Peer("variables", lambda _: lambda array: seen.append(array.copy()))
-        monkeypatch.setitem(worker.PEERS, "silent", peer)
+        baseline = Baseline("variables", lambda _: lambda array: seen.append(array.copy()))
+        monkeypatch.setitem(worker.BASELINES, "silent", baseline)
         rank = worker.Worker(Rank(1, (0, 1), ()))
-        rank.prepare(peer="silent", nbytes=12, shares=[1, 1], rates=[1, 1])
+        rank.prepare(baseline="silent", nbytes=12, shares=[1, 1], rates=[1, 1])
         times = rank.run(calls=2)
         assert np.array_equal(seen, [[0, 2, 4], [0, 0, 0], [0, 0, 0]])
         assert times["begin"] <= times["end"]
@@ -76,14 +78,14 @@ class TestWorker:
         def refuse(rank):
             raise ConnectError.gone(rank.rank)
 
-        monkeypatch.setitem(worker.PEERS, "local", Peer("variables", refuse))
-        prepared = worker.Worker(Rank(1, (0, 1), ())).prepare(peer="local", nbytes=4, shares=[1, 1], rates=[1, 1])
+        monkeypatch.setitem(worker.BASELINES, "local", Baseline("variables", refuse))
+        prepared = worker.Worker(Rank(1, (0, 1), ())).prepare(baseline="local", nbytes=4, shares=[1, 1], rates=[1, 1])
         assert prepared["skipped"].startswith("The group did not form: rank 1 has ended")
 
 
 class TestMeasure:
     def test_a_pair_of_hosts(self, build):
-        """Every peer reduces right, in every round; who lacks NICs or a package is left out."""
+        """Every baseline reduces right, in every round; who lacks NICs or a package is left out."""
         build(star(100))  # or the test is skipped
         [result] = measure(PAIR, ["raw sockets", "gloo", "gloo, part per NIC"], 2, lambda _: None)
         assert {name: len(seconds) for name, seconds in result.seconds.items()} == {"raw sockets": 2, "gloo": 2}
@@ -94,4 +96,4 @@ class TestMeasure:
             ends = {tuple((cable.host, cable.nic, cable.switch) for cable in row.network.cables) for row in scene.rows}
             assert len(ends) == 1
             assert all(len(row.shares) == row.network.hosts == len(set(scene.placement)) for row in scene.rows)
-        assert all(peer.launcher in ("variables", "mpiexec") for peer in PEERS.values())
+        assert all(baseline.launcher in ("variables", "mpiexec") for baseline in BASELINES.values())

@@ -19,7 +19,7 @@ class BaselineRow:
     """Another way to do the same work, measured in turns with treefold's; or why it was not measured.
 
     ``ratio`` is its time over treefold's in the same rounds. ``wrong`` counts elements that differ from the oracle's.
-    ``peer`` is the baseline's name, and ``Row.rivals`` are all baselines, as written files call them.
+    ``peer`` is the baseline's name, and ``WorkRow.rivals`` are all baselines, as written files call them.
     """
 
     peer: str
@@ -31,13 +31,13 @@ class BaselineRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WorkRow:
     """One work and its times.
 
     ``of_limit`` is the limit's time over treefold's in the same rounds, ``limit_by`` the loop that the limit was
     measured by.
 
-    >>> row = Row("x", nbytes=8_000_000, count=2_000_000, time_s=Spread(0.001, 0.001, 0.001, 0.001))
+    >>> row = WorkRow("x", nbytes=8_000_000, count=2_000_000, time_s=Spread(0.001, 0.001, 0.001, 0.001))
     >>> row.algbw_gb_per_s, row.busbw_gb_per_s
     (8.0, 14.0)
     """
@@ -78,7 +78,7 @@ class Run:
     date: str
     machine: Mapping[str, str]
     versions: Mapping[str, str]
-    rows: tuple[Row, ...]
+    rows: tuple[WorkRow, ...]
     copy_gb_per_s: Spread | None = None
     command: str = ""
     notes: tuple[str, ...] = field(default=())
@@ -92,13 +92,13 @@ class Run:
 
 
 _DERIVED = ("algbw_gb_per_s", "busbw_gb_per_s")
-_PLAIN = tuple(f.name for f in dataclasses.fields(Row) if f.name not in {"time_s", "limit_s", "of_limit", "rivals"})
+_PLAIN = tuple(f.name for f in dataclasses.fields(WorkRow) if f.name not in {"time_s", "limit_s", "of_limit", "rivals"})
 _PARTS = tuple(f.name for f in dataclasses.fields(Spread))
 _SPREADS = ("time_s", "limit_s", "of_limit")
 _CSV = (*_PLAIN, *(f"{name}_{part}" for name in _SPREADS for part in _PARTS), *_DERIVED)
 
 
-def rows_to_csv(rows: Iterable[Row]) -> str:
+def rows_to_csv(rows: Iterable[WorkRow]) -> str:
     """Return a line per row; baselines have lines of their own, with ``peer`` and ``form``."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_CSV, "peer", "form", "note"], lineterminator="\n")
@@ -107,10 +107,10 @@ def rows_to_csv(rows: Iterable[Row]) -> str:
         plain = {name: getattr(row, name) for name in _PLAIN}
         derived = {name: getattr(row, name) for name in _DERIVED}
         writer.writerow(plain | derived | _cells(row.time_s, row.limit_s, row.of_limit) | {"peer": "treefold"})
-        for rival in row.rivals:
-            names = {"peer": rival.peer, "form": rival.form, "note": rival.note, "wrong": rival.wrong}
+        for baseline in row.rivals:
+            names = {"peer": baseline.peer, "form": baseline.form, "note": baseline.note, "wrong": baseline.wrong}
             # A baseline's share of treefold's time stands where treefold's share of the limit does.
-            writer.writerow(plain | _cells(rival.time_s, None, rival.ratio) | names)
+            writer.writerow(plain | _cells(baseline.time_s, None, baseline.ratio) | names)
     return text.getvalue()
 
 
@@ -132,7 +132,7 @@ BASELINE_HEADER = ("work", "peer", "form", "time (µs)", "p99 (µs)", "peer / tr
 _NONE = "—"
 
 
-def row_cells(row: Row) -> list[str]:
+def row_cells(row: WorkRow) -> list[str]:
     """Return a row's cells under ``HEADER``."""
     return [
         row.name,
@@ -150,25 +150,25 @@ def row_cells(row: Row) -> list[str]:
     ]
 
 
-def baseline_cells(row: Row, rival: BaselineRow) -> list[str]:
+def baseline_cells(row: WorkRow, baseline: BaselineRow) -> list[str]:
     """Return a baseline's cells under ``BASELINE_HEADER``; of one that was not measured, the reason."""
     name = f"{row.name} {row.placement}" if row.dtype == "float32" else f"{row.name} {row.dtype} {row.placement}"
-    if rival.time_s is None or rival.ratio is None:
-        return [name, rival.peer, rival.note, _NONE, _NONE, _NONE, _NONE]
+    if baseline.time_s is None or baseline.ratio is None:
+        return [name, baseline.peer, baseline.note, _NONE, _NONE, _NONE, _NONE]
     return [
         name,
-        rival.peer,
-        rival.form,
-        format_us(rival.time_s.median),
-        format_us(rival.time_s.p99),
-        format_spread(rival.ratio, 1, 2),
-        _NONE if rival.wrong is None else str(rival.wrong),
+        baseline.peer,
+        baseline.form,
+        format_us(baseline.time_s.median),
+        format_us(baseline.time_s.p99),
+        format_spread(baseline.ratio, 1, 2),
+        _NONE if baseline.wrong is None else str(baseline.wrong),
     ]
 
 
-def baseline_rows(rows: Sequence[Row]) -> list[list[str]]:
+def baseline_rows(rows: Sequence[WorkRow]) -> list[list[str]]:
     """Return the cells of all baselines."""
-    return [baseline_cells(row, rival) for row in rows for rival in row.rivals]
+    return [baseline_cells(row, baseline) for row in rows for baseline in row.rivals]
 
 
 def format_us(seconds: float) -> str:

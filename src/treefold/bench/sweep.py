@@ -20,7 +20,7 @@ from treefold.bench.clock import (
     spread_of_ratios,
 )
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.results import BaselineRow, Row
+from treefold.bench.results import BaselineRow, WorkRow
 from treefold.bench.work import Work
 from treefold.errors import BenchError, PeerError
 from treefold.execution import native
@@ -55,7 +55,7 @@ class Variant:
 
 def measure(
     work: Work, pace: Pace, *, baselines: Iterable[Measured] = (), variants: Sequence[Variant] = (), progress: Progress
-) -> Row:
+) -> WorkRow:
     """Return the row of one work.
 
     Each baseline is measured in turns with treefold alone: fewer arrays are alive at once, and no third library evicts
@@ -74,16 +74,16 @@ def measure(
     for variant in variants:
         calls[variant.form] = clocked(make_call(arrays, variant.work))
     times = interleave(calls | loops, pace, tick=progress.tick)
-    rivals = [_baseline_row(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
+    beside = [_baseline_row(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
     for baseline in baselines:
-        rivals += _against(baseline, work, calls[_OURS], pace, progress)
+        beside += _against(baseline, work, calls[_OURS], pace, progress)
     if variants:
         checked = [check_call(arrays, variant.work) for variant in variants]
-        rivals[: len(variants)] = [
-            dataclasses.replace(rival, wrong=count) for rival, count in zip(rivals, checked, strict=False)
+        beside[: len(variants)] = [
+            dataclasses.replace(one, wrong=count) for one, count in zip(beside, checked, strict=False)
         ]
     wrong += check_call(arrays, work)
-    row = _row(work, pace, times[_OURS], wrong=wrong, rivals=tuple(rivals))
+    row = _row(work, pace, times[_OURS], wrong=wrong, beside=tuple(beside))
     if not loops:
         return row
     limit_by, limit = best_of({name: times[name] for name in loops})
@@ -121,12 +121,12 @@ def _against(baseline: Measured, work: Work, ours: Runner, pace: Pace, progress:
     return [dataclasses.replace(_baseline_row(baseline.name, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
 
 
-def _baseline_row(peer: str, form: str, its: Rounds, ours: Rounds) -> BaselineRow:
-    return BaselineRow(peer, form, spread_of_calls(its), spread_of_ratios(its, ours))
+def _baseline_row(name: str, form: str, its: Rounds, ours: Rounds) -> BaselineRow:
+    return BaselineRow(name, form, spread_of_calls(its), spread_of_ratios(its, ours))
 
 
-def _row(work: Work, pace: Pace, times: Rounds, *, wrong: int, rivals: tuple[BaselineRow, ...]) -> Row:
-    return Row(
+def _row(work: Work, pace: Pace, times: Rounds, *, wrong: int, beside: tuple[BaselineRow, ...]) -> WorkRow:
+    return WorkRow(
         name=work.name,
         nbytes=work.nbytes,
         count=work.count,
@@ -140,7 +140,7 @@ def _row(work: Work, pace: Pace, times: Rounds, *, wrong: int, rivals: tuple[Bas
         threads=native.num_threads(),
         calls=pace.rounds * pace.calls,
         wrong=wrong,
-        rivals=rivals,
+        rivals=beside,
     )
 
 

@@ -22,8 +22,8 @@ from treefold.bench.limit import measure_copy
 from treefold.bench.results import (
     BASELINE_HEADER,
     HEADER,
-    Row,
     Run,
+    WorkRow,
     baseline_rows,
     format_spread,
     row_cells,
@@ -201,7 +201,7 @@ def _works(base: Work, model: str | None, sizes: tuple[str, str, int]) -> Iterat
 
 
 def _run(works: Sequence[Work], baselines: Sequence[str], pace: Pace, threads: int) -> Run:
-    rows: list[Row] = []
+    rows: list[WorkRow] = []
     with progress_of_works() as (shown, advance):
         measured = [InProcess(name, BASELINES[name]) for name in baselines]
         copy = measure_copy(threads, nbytes=min(1 << 28, max(work.nbytes * work.devices for work in works)))
@@ -219,10 +219,10 @@ def _print(run: Run) -> None:
         print(f"{name + ':':<13} {fact}")
     print()
     echo(Table(HEADER, [row_cells(row) for row in run.rows], words=(0, 3, 4, 5)))
-    rivals = baseline_rows(run.rows)
-    if rivals:
+    beside = baseline_rows(run.rows)
+    if beside:
         print()
-        echo(Table(BASELINE_HEADER, rivals, words=(0, 1, 2)))
+        echo(Table(BASELINE_HEADER, beside, words=(0, 1, 2)))
 
 
 def _above_table(run: Run) -> dict[str, str]:

@@ -25,7 +25,7 @@ from treefold.group.bootstrap.rank_sources import TICKET_VARIABLE
 from treefold.group.bootstrap.rendezvous import MOST_RANKS
 
 #: How long ranks may take to end by themselves once one has failed, and to end once they are asked to.
-_GRACE_S, _END_S = 2.0, 5.0
+_GRACE_PERIOD_S, _END_S = 2.0, 5.0
 _LOOK_S = 0.02
 _SIGNALED = 128
 #: How an uncaught PeerLostError ends a program, or a command of ours, and the rank that it says is gone.
@@ -77,7 +77,7 @@ def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mappin
             readers += _pass_on(rank, ranks[-1], lost)
         failed = _first_failure(ranks)
         if failed is not None:
-            _wait(ranks, _GRACE_S)
+            _wait(ranks, _GRACE_PERIOD_S)
         codes = [process.poll() for process in ranks]  # None for those that are ended here, which have not failed
     finally:
         _end(ranks)

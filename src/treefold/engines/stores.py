@@ -153,7 +153,7 @@ class Meeting(NamedTuple):
     def raise_if_over(self) -> None:
         """Raise why the meeting is over, if it is."""
         if self.store.check([self._key("over")]):
-            raise ConnectError.told(*json.loads(self.store.get(self._key("over"))))
+            raise ConnectError.announced(*json.loads(self.store.get(self._key("over"))))
 
     def _are_there(self, keys: list[str]) -> bool:
         """Return whether all keys are there; raise if they are not, and the meeting is over."""

@@ -226,9 +226,9 @@ class ConnectError(GroupError, ConnectionError):
     @classmethod
     def gloo(cls, problem: str, interfaces: str) -> Self:
         """PyTorch's gloo has not connected, by the network interfaces that its variable names."""
-        told = f"GLOO_SOCKET_IFNAME is {interfaces!r}" if interfaces else "GLOO_SOCKET_IFNAME is not set"
+        setting = f"GLOO_SOCKET_IFNAME is {interfaces!r}" if interfaces else "GLOO_SOCKET_IFNAME is not set"
         return cls(
-            f"gloo did not connect the hosts: {_first_line(problem)}. {told} on this rank: it names the network "
+            f"gloo did not connect the hosts: {_first_line(problem)}. {setting} on this rank: it names the network "
             "interface by which the others are reached, such as 'eth0'."
         )
 
@@ -280,12 +280,12 @@ class ConnectError(GroupError, ConnectionError):
 
     @staticmethod
     def reason(rank: int, error: BaseException) -> list[Any]:
-        """Return what the others are told of the error for which a rank gives up, for ``told``."""
+        """Return what the others are told of the error for which a rank gives up, for ``announced``."""
         words = str(error) if isinstance(error, TreefoldError) else f"{type(error).__name__} {error}".rstrip()
         return [rank, words[:_MOST_WORDS], list(getattr(error, "ranks", ()))]
 
     @classmethod
-    def told(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
+    def announced(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
         """A rank has given up, and told the others why; ``ranks``: whom it blames itself."""
         if why.startswith("The group did not form"):  # a sentence for all
             return cls(why).blaming(*ranks)

@@ -28,7 +28,7 @@ _FLOAT64_MEAN = ("int32", "int64", "uint32", "uint64")
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
+class _FloatFormat:
     """A binary floating-point format: bits of the significand, and the exponents of its ends."""
 
     precision: int
@@ -37,10 +37,10 @@ class _Format:
 
 
 _FORMATS = {
-    "float16": _Format(11, -14, 15),
-    "bfloat16": _Format(8, -126, 127),
-    "float32": _Format(24, -126, 127),
-    "float64": _Format(53, -1022, 1023),
+    "float16": _FloatFormat(11, -14, 15),
+    "bfloat16": _FloatFormat(8, -126, 127),
+    "float32": _FloatFormat(24, -126, 127),
+    "float64": _FloatFormat(53, -1022, 1023),
 }
 
 

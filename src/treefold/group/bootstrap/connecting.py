@@ -307,7 +307,7 @@ def _in_words() -> Iterator[None]:
 def _check(said: Sequence[dict[str, Any]]) -> None:
     for rank, other in enumerate(said):
         if other["refusal"]:
-            raise ConnectError.told(rank, other["refusal"], ())
+            raise ConnectError.announced(rank, other["refusal"], ())
         for name in ("size", "treefold", "byte order", "guarantee", "topology"):
             if other[name] != said[0][name]:
                 raise ConnectError.differs(name, rank, other[name], said[0][name])

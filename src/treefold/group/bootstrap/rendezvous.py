@@ -369,7 +369,7 @@ def _refusal(rank: int, error: BaseException) -> dict[str, object]:
 def _raise_refusal(reply: Mapping[str, Any]) -> None:
     """Raise what a message says of a rank that gives up, if it does."""
     if reply.get("refusal"):
-        error = ConnectError.told(*reply["refusal"])
+        error = ConnectError.announced(*reply["refusal"])
         raise SharedMemoryError(str(error)).blaming(*error.ranks) if reply["is_memory"] else error
 
 

@@ -1,6 +1,6 @@
 """Who reduces: a name, the launcher of its ranks, and a function that each rank calls once to get an all-reduce.
 
-Another peer is one more function here, and its line in ``PEERS``.
+Another baseline is one more function here, and its line in ``BASELINES``.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def raw(rank: Rank) -> AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Baseline:
     """``make`` is called once by each rank that ``launcher`` starts.
 
     ``least_nics``, ``least_ranks``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of
@@ -129,15 +129,15 @@ class Peer:
     is_limit: bool = False
 
 
-PEERS = {
-    "raw sockets": Peer("variables", raw, is_limit=True),
-    "gloo": Peer("variables", gloo),
-    "gloo, part per NIC": Peer("variables", gloo_by_parts, least_nics=2),
-    "treefold on gloo": Peer("variables", treefold_on_gloo),
-    "treefold on gloo, per_plan": Peer("variables", treefold_per_plan_on_gloo, least_ranks=2),
-    "MPICH": Peer("mpiexec", mpich),
-    "treefold on MPI": Peer("mpiexec", treefold_on_mpi),
-    "treefold on MPI, per_plan": Peer("mpiexec", treefold_per_plan_on_mpi, least_ranks=2),
+BASELINES = {
+    "raw sockets": Baseline("variables", raw, is_limit=True),
+    "gloo": Baseline("variables", gloo),
+    "gloo, part per NIC": Baseline("variables", gloo_by_parts, least_nics=2),
+    "treefold on gloo": Baseline("variables", treefold_on_gloo),
+    "treefold on gloo, per_plan": Baseline("variables", treefold_per_plan_on_gloo, least_ranks=2),
+    "MPICH": Baseline("mpiexec", mpich),
+    "treefold on MPI": Baseline("mpiexec", treefold_on_mpi),
+    "treefold on MPI, per_plan": Baseline("mpiexec", treefold_per_plan_on_mpi, least_ranks=2),
 }
 #: What a launcher's ranks import.
 NEEDS = {"variables": "torch", "mpiexec": "mpi4py"}
