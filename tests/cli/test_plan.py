@@ -236,7 +236,7 @@ def work(monkeypatch):
             "treefold.topology.cost.simulation",
             "_fastest",
             "simulations",
-            lambda at, _: (at.tasks, at.nbytes),
+            lambda at, _: (at.load.tasks, at.nbytes),
         ),
         ("treefold.topology.planning.registry", "pack_rings", "rings", lambda machine: machine.devices),
     )
