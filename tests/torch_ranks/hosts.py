@@ -4,6 +4,7 @@ import os
 
 import bit_cases
 import numpy as np
+import partial_ranks
 import pretended_hosts
 import torch
 from torch import distributed
@@ -53,3 +54,9 @@ def frameworks(rank, size, hosts):
         group.all_reduce(half, out=half)
         found.append(("in place", half.view(torch.int16).tolist()))
     return found
+
+
+def partials(rank, size, hosts):
+    """Return what ranks of pretended hosts have in common of sums that go on."""
+    with connected(rank, hosts) as group:
+        return [*partial_ranks.mean_over(group), partial_ranks.scattered_over(group)]

@@ -1,0 +1,74 @@
+"""What ranks add together, what each of them returns of it, and what one process has."""
+
+import hashlib
+
+import numpy as np
+import partial_cases
+
+import treefold
+from treefold.backends.numpy_partial import Factor
+from treefold.partials import Mean
+from treefold.partials.partial_sum import PartialSum, Pieces, add_scattered
+
+#: Values that all ranks add together; 12 so that 1, 2, 3, 4 and 6 ranks have as many each.
+VALUES = 12
+
+
+def values():
+    """Return the values and weights of all ranks: hostile numbers in every mode, integers, and flags."""
+    random = np.random.default_rng(2)
+    made = [
+        {dtype: partial_cases.hostile(random, dtype, 700) for dtype in partial_cases.DTYPES}
+        | {"step": np.int64([number, -(2**62)]), "on": np.bool_([True]), "name": "a"}
+        for number in range(VALUES)
+    ]
+    return made, [int(weight) for weight in random.integers(1, 5000, VALUES)]
+
+
+def sha(tree):
+    leaves, _ = treefold.values.flatten(tree)
+    parts = [leaf.encode() if isinstance(leaf, str) else np.asarray(leaf).tobytes() for leaf in leaves]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def alone():
+    mean = Mean()
+    for value, weight in zip(*values(), strict=True):
+        mean.add(value, weight=weight)
+    return sha(mean.result())
+
+
+def mean_over(group):
+    """Add this rank's values, and return the SHA of the result over all ranks, twice: it can be asked again."""
+    mean = Mean()
+    made, weights = values()
+    mean.add(made[0], weight=0)  # ranks may have nothing else
+    for number in range(group.rank, VALUES, group.size):
+        mean.add(made[number], weight=weights[number])
+    return [sha(mean.result(group=group)) for _ in range(2)]
+
+
+def scattered_over(group):
+    """Return the SHA of sums whose parts the ranks hold, after some reduce-scatters that stay partial."""
+    made, weights = values()
+    ends = [700 * rank // group.size for rank in range(group.size + 1)]
+    part = PartialSum("float32", ends[group.rank + 1] - ends[group.rank])
+    for first in range(0, VALUES, group.size):
+        number = first + group.rank
+        chunks = np.split(made[number % VALUES]["float32"], ends[1:-1])
+        add_scattered(part, chunks, weights[number] << 64 if number < VALUES else 0, group)
+    whole = group.all_gather(part.finish(sum(weights) << 64))
+    return hashlib.sha256(np.asarray(whole).tobytes()).hexdigest()
+
+
+def scattered_alone():
+    made, weights = values()
+    total = PartialSum("float32", 700)
+    for value, weight in zip(made, weights, strict=True):
+        total.add(Pieces.of([value["float32"]]), Factor(weight << 64))
+    return hashlib.sha256(total.finish(sum(weights) << 64).tobytes()).hexdigest()
+
+
+def expected():
+    """Return what each rank returns of ``mean_over`` and ``scattered_over``, by one process."""
+    return [*[alone()] * 2, scattered_alone()]
