@@ -79,7 +79,6 @@ class Case:
         return max(0, length + self.random.choice((-1, 0, 0, 1)))
 
     def shape(self, length):
-        """Draw a shape of so many elements."""
         if length and length % 2 == 0 and self.random.choice((0, 1)):
             return (2, length // 2)
         return (length,)
@@ -198,7 +197,6 @@ class _Calls:
         self.common = hashlib.sha256()
 
     def assert_alike(self, got, expected):
-        """Compare what all ranks have with what is right."""
         self.common.update(repr(bits_of(got)).encode())
         assert folded_bits_of(got) == folded_bits_of(expected)
 
@@ -342,7 +340,6 @@ class _Calls:
         return array
 
     def first(self):
-        """Return the number of this rank's first replica."""
         return sum(self.case.replicas[: self.rank])
 
     def brought(self, own, out=None):
@@ -361,7 +358,6 @@ class _Calls:
         return weights
 
     def expected(self, everyone, weights=None, accumulate=None):
-        """Return what one process makes of all replicas."""
         alone = self.alone if accumulate is None else _ALONE[accumulate]
         value = treefold.PerReplica(list(everyone))
         return alone.reduce(self.case.op, value, "cpu:0", weights=weights).values[0]

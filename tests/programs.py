@@ -88,7 +88,6 @@ class Programs:
         return subprocess.CompletedProcess(command, code, *printed)
 
     def close(self) -> None:
-        """End it."""
         if self._server is not None:
             self._connection.close()
             self._server.wait(20)

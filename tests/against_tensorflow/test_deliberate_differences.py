@@ -20,7 +20,6 @@ def named(count, length=1, dtype=np.float32):
 
 
 def pack_nbytes(plan):
-    """Return the bytes of each pack of a plan."""
     return list({hop.pack: hop.nbytes for hop in plan.hops}.values())
 
 

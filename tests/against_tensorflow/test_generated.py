@@ -57,7 +57,6 @@ class Value:
 
     @property
     def destination_devices(self):
-        """The numbers of the destination's devices, in order."""
         if isinstance(self.destination, str):
             return (int(self.destination[-1]),)
         return self.devices if self.destination is None else self.destination
@@ -101,7 +100,6 @@ class Case:
 
     @property
     def matches(self):
-        """Whether all values come from the same devices and go back to them."""
         devices = set(self.values[0].devices)
         return all(devices == set(v.devices) == set(v.destination_devices) for v in self.values)
 
@@ -218,7 +216,6 @@ KINDS = {
 
 
 def asked_cases():
-    """Return how many cases are to run."""
     asked = os.environ.get("TREEFOLD_CASES", str(DEFAULT_CASES))
     return 10 * DEFAULT_CASES if asked == "full" else int(asked)
 
@@ -237,7 +234,6 @@ def draw_cases(kind, total):
 
 
 def part_of(kind, part):
-    """Return the cases of one kind that one of its tests runs."""
     return draw_cases(kind, asked_cases())[part::PARTS]
 
 

@@ -20,7 +20,6 @@ def named(count, length=1, dtype=np.float32):
 
 
 def numbers(result):
-    """Return the components of a result of either library as lists."""
     return [np.asarray(component).tolist() for component in result.values]
 
 

@@ -53,7 +53,6 @@ def any_machine(monkeypatch):
 
 @pytest.fixture
 def nccl(monkeypatch):
-    """Pretend that NCCL can be used."""
     monkeypatch.setattr(choosing, "nccl_refusal", lambda _devices: "")
 
 

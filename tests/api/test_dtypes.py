@@ -10,7 +10,6 @@ from treefold.reduce_op import ReduceOp
 
 
 def kind_of(dtype):
-    """Return the table's word for a dtype, by what NumPy says of it."""
     if dtype.itemsize == 1 and dtype.kind not in "iub":
         return "travels"
     return {"i": "signed", "u": "unsigned", "b": "flag", "c": "complex"}.get(dtype.kind, "float")

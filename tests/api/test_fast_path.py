@@ -23,7 +23,6 @@ def replicas(make, dtype="float32", length=6):
 
 
 def total(arrays):
-    """Return the sum of arrays as NumPy's."""
     return sum(np.asarray(array).astype("float64") for array in arrays)
 
 
@@ -187,13 +186,11 @@ class TestTheSecondCall:
 
 
 def overlapping():
-    """Return two views of one tensor that share two elements."""
     memory = torch.ones(10)
     return [memory[:6], memory[4:]]
 
 
 def resized():
-    """Return tensors, of which one has a storage that is too small."""
     tensors = [torch.ones(6), torch.ones(6)]
     tensors[1].untyped_storage().resize_(8)
     return tensors
@@ -205,7 +202,6 @@ def recorded():
 
 
 def locked():
-    """Return arrays of which one cannot be written."""
     arrays = [np.ones(6, "float32"), np.ones(6, "float32")]
     arrays[1].flags.writeable = False
     return arrays

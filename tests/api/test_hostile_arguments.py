@@ -30,12 +30,10 @@ class Shaped:
 
 
 def plan_of(shape):
-    """Plan for one array of a shape."""
     return OPS.plan(PerReplica([Shaped(shape)]), "cpu:0")
 
 
 def sum_of_rows(dense_shape):
-    """Sum sparse rows of an array of a shape."""
     rows = IndexedSlices(np.ones((2, 2), np.float32), np.array([0, 1]), dense_shape)
     return OPS.reduce("sum", PerReplica([rows, rows]), "cpu:0")
 

@@ -32,7 +32,6 @@ def first_call(num_replicas):
 
 class TestAllReduce:
     def test_of_a_thousand_replicas_is_right(self):
-        """Every replica counts once: replica r brings r, to elements that only it owns as well."""
         values = list(np.eye(1000, dtype=np.int64) + np.arange(1000)[:, None])
         results = treefold.all_reduce(values)
         assert len(results) == 1000

@@ -33,7 +33,6 @@ def owned(count, shape=(5,), dtype=np.float32):
 
 @pytest.fixture(params=OPS.values(), ids=OPS.keys())
 def ops(request):
-    """Return an object of each public class."""
     return request.param()
 
 
@@ -300,7 +299,6 @@ class TestNcclAllReduce:
 
 class TestOptions:
     def test_bytes_per_pack_overrides_num_packs(self):
-        """20 bytes hold five float32: one value of a batch per pack."""
         batch = [(owned(2), owned(2)) for _ in range(3)]
         assert HierarchicalCopyAllReduce(1).plan(batch, walked=True).num_packs == 1
         few, more = (CommunicationOptions(bytes_per_pack=nbytes) for nbytes in (20, 40))

@@ -18,7 +18,6 @@ REFUSAL = (
 
 
 def memory(length=64):
-    """Return memory in which every element tells where it is."""
     return np.arange(length, dtype=np.float32)
 
 

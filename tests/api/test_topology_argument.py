@@ -28,13 +28,11 @@ MACHINE = treefold.known_topology("dgx1_v100")
 
 @pytest.fixture
 def fake():
-    """Return eight fake devices that treefold knows."""
     with additional_backend(FakeBackend(8)) as backend:
         yield backend
 
 
 def values(fake, shape=(1000,), dtype="float32", devices=range(8)):
-    """Return an array that names its owner on each device."""
     return PerReplica([fake.array(owned(r, shape, dtype), f"gpu:{device}") for r, device in enumerate(devices)])
 
 

@@ -23,13 +23,11 @@ def per_replica(*values):
 
 
 def overlapping():
-    """Reduce into memory that covers half of the input."""
     memory = np.zeros(8)
     HIERARCHICAL.reduce("sum", per_replica(memory[:4]), "cpu:0", out=memory[2:6])
 
 
 def twice_the_same():
-    """Reduce into the same memory for two destinations."""
     memory = np.zeros(4)
     HIERARCHICAL.reduce("sum", per_replica(np.zeros(4)), ["cpu:0", "cpu:1"], out=per_replica(memory, memory))
 

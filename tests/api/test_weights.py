@@ -36,7 +36,6 @@ def weighed(weights, op="mean"):
 
 
 def weighed_bits(weights):
-    """Return the bytes of a mean of float64 whose digits all matter."""
     return reduce([np.array([1 / 3]), np.array([np.pi])], "mean", to="cpu:0", weights=weights).tobytes()
 
 

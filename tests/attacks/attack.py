@@ -40,7 +40,6 @@ def cases(full, shard=0):
 
 
 def drawing(number):
-    """Return a generator that draws the same for a case every time."""
     return random.Random(number)  # noqa: S311 - nothing is secret here
 
 

@@ -26,12 +26,10 @@ class Format:
 
     @property
     def smallest_normal(self):
-        """The smallest number of full precision."""
         return Fraction(2) ** self.smallest_exponent
 
     @property
     def smallest(self):
-        """The smallest denormal."""
         return Fraction(2) ** (self.smallest_exponent - self.precision + 1)
 
     def rounded(self, exact):
@@ -47,7 +45,6 @@ class Format:
         return -result if exact < 0 else result
 
     def holds(self, exact):
-        """Tell whether a fraction is one of its numbers."""
         return self.rounded(exact) == exact
 
 

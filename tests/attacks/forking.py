@@ -39,7 +39,6 @@ class Calls:
         self.long_expected = owned_sum(COUNT, (LONG_LENGTH,))
 
     def is_right(self):
-        """Tell whether a call gives the right numbers."""
         return all(np.array_equal(result, self.expected) for result in treefold.all_reduce(self.arrays))
 
     def is_long_right(self):

@@ -76,7 +76,6 @@ class Alarm:
 
 
 def ring_after(seconds):
-    """Send the signal when a time is over."""
     signal.setitimer(signal.ITIMER_REAL, max(seconds, SOON_S))
 
 
@@ -120,7 +119,6 @@ class Case:
             treefold.all_reduce(self.arrays, out=self.arrays if self.is_in_place else None)
 
     def all_reduce(self, arrays):
-        """Reduce other arrays with the same ops, into new results."""
         if self.ops is None:
             return treefold.all_reduce(arrays)
         return self.ops.reduce("sum", PerReplica(arrays), "cpu:0")
@@ -161,7 +159,6 @@ class Interrupter:
         return [self.make(owned(replica, (length,))) for replica in range(count)]
 
     def is_right(self, all_reduce, count, length):
-        """Tell whether a call gives the right numbers."""
         results = all_reduce(self.arrays(count, length))
         return all(np.array_equal(np.asarray(result), owned_sum(count, (length,))) for result in results)
 
@@ -185,7 +182,6 @@ class Interrupter:
         return None if was_hit else "missed"
 
     def note(self, right, all_reduce):
-        """Reduce what has not been planned yet, and note whether it was right."""
         right.append(self.is_right(all_reduce, 3, 5_003))
 
 

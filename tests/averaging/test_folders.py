@@ -129,7 +129,6 @@ class TestSubfolders:
         )
 
     def test_of_a_run_are_checkpoints(self, folder, tmp_path, said):
-        """The sentence says how to take the last."""
         for replica, step in enumerate((900, 1000)):
             folder(f"run/checkpoint-{step}", replica)
         code, _, err = said(tmp_path / "run", "-o", tmp_path / "m")
@@ -158,7 +157,6 @@ class TestLast:
             average_checkpoints([run], tmp_path / "m", last=5)
 
     def test_of_lightnings_files_goes_by_number(self, tmp_path):
-        """Files of a folder, without the one that has no number."""
         torch = pytest.importorskip("torch")
         for name in ("epoch=0-step=90", "epoch=1-step=1000", "epoch=1-step=200", "last"):
             torch.save({"state_dict": {"w": torch.ones(1)}}, tmp_path / f"{name}.ckpt")

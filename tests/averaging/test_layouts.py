@@ -21,7 +21,6 @@ pytestmark = [
 
 
 def library(name):
-    """Import a library, or skip with the reason."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     return pytest.importorskip(name, reason=f"needs {name}: pip install 'treefold[layouts]'", exc_type=ImportError)
 
@@ -42,7 +41,6 @@ def run(*arguments):
 
 
 def are_same(one, other):
-    """Tell whether two state dicts hold the same bits."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -65,7 +63,6 @@ def llama():
 class TestTransformers:
     @pytest.mark.parametrize("is_tied", [False, True])
     def test_folders_cut_differently(self, llama, tmp_path, is_tied):
-        """Shards of three sizes: the logits of the output are those of the average in memory, bit for bit."""
         models = [llama(replica, tie_word_embeddings=is_tied) for replica in range(3)]
         for replica, (model, size) in enumerate(zip(models, ("10KB", "40KB", "1GB"), strict=True)):
             model.save_pretrained(tmp_path / str(replica), max_shard_size=size)
@@ -82,7 +79,6 @@ class TestTransformers:
         assert set(index["weight_map"].values()) == {name for name in names if name.startswith("model-")}
 
     def test_a_size_of_shards_and_a_dtype(self, llama, tmp_path):
-        """--max-shard-size cuts anew, and --dtype is also what config.json says."""
         for replica in range(2):
             llama(replica).save_pretrained(tmp_path / str(replica))
         done = run(tmp_path / "0", tmp_path / "1", "-o", tmp_path / "mean", "--max-shard-size", "20KB",
@@ -102,7 +98,6 @@ class TestTransformers:
         assert are_same(torch.load(tmp_path / "mean.pt"), average_models(models).state_dict())
 
     def test_the_trainer_and_its_callback(self, tmp_path):
-        """Checkpoints of a run, with state that is not copied; the mean of the last is a model of its own."""
         transformers = library("transformers")
         library("accelerate")
         config = transformers.BertConfig(
@@ -128,7 +123,6 @@ class TestTransformers:
 
 class TestLightning:
     def test_checkpoints_and_the_callback(self, tmp_path):
-        """Tensors at state_dict are found among what Lightning saves beside them, and nothing of that is built."""
         pl = library("lightning.pytorch")
 
         class Line(pl.LightningModule):
@@ -162,7 +156,6 @@ class TestLightning:
 
 class TestPeft:
     def test_adapters_are_averaged_with_a_warning(self, llama, tmp_path):
-        """The mean of the factors is what is written; that it is not the factor of the mean is said."""
         peft = library("peft")
         states = []
         for replica in range(2):
@@ -178,7 +171,6 @@ class TestPeft:
 
 class TestAccelerate:
     def test_folders_of_save_state(self, tmp_path):
-        """Weights lie beside optimizer, scheduler and random states, none of which is read or copied."""
         accelerate = library("accelerate")
         models = []
         for replica in range(2):
@@ -238,7 +230,6 @@ def distributed(tmp_path_factory):
 class TestDistributed:
     @pytest.mark.parametrize("name", ["run", "model"])
     def test_folders_of_two_ranks(self, distributed, tmp_path, name):
-        """FSDP2's pieces become whole tensors; the model is found beside the optimizer."""
         run(distributed / f"{name}0", distributed / f"{name}1", "-o", tmp_path / "mean.pt")
         wanted = average_models([torch.load(distributed / f"whole{replica}.pt") for replica in range(2)])
         fresh = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 1))

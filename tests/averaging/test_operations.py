@@ -41,7 +41,6 @@ def hostile(dtype, count, seed):
 
 
 def exact(parts, weights, divisor):
-    """Return the exact combination of each element as fractions."""
     columns = zip(*(part.astype(np.float64).tolist() for part in parts), strict=True)
     return [sum(w * fractions.Fraction(x) for w, x in zip(weights, c, strict=True)) / divisor for c in columns]
 
@@ -89,7 +88,6 @@ class TestCombinations:
 
     @pytest.mark.parametrize("text", ["0.5", "0.25,0.5", "1", "3/2"])
     def test_of_zeros_keep_the_sign_of_both_parts(self, text):
-        """Half of -0 - 0j is -0 - 0j."""
         weights = read_text(text)
         parts, out = [np.full(2, complex(-0.0, -0.0))] * len(weights), np.zeros(2, "complex128")
         combine("w", "complex128", parts, Combination.of(weights), out)
@@ -143,7 +141,6 @@ class TestWeights:
         ],
     )
     def test_of_a_decay_scale_updates_as_it_does(self, shape, rate):
-        """The updates before checkpoint i are scaled by the weights of i and all later ones."""
         weights = decay_weights(shape, 10)
         assert sum(weights) == 1
         for checkpoint in range(10):
@@ -167,7 +164,6 @@ class TestOptions:
         assert np.load(tmp_path / "mean.npz")["w"].tolist() == [3.0] * 3
 
     def test_base_is_subtracted_before(self, three, tmp_path):
-        """Base + Σ wᵢ(xᵢ − base), of a mean and of a combination."""
         options = {"base": three[0], "only": "w"}
         average_checkpoints(three[1:], tmp_path / "a.npz", **options)
         average_checkpoints(three[1:], tmp_path / "b.npz", op="combine", weights="2,0.5", **options)
@@ -187,7 +183,6 @@ class TestOptions:
         assert (list(np.load(tmp_path / "a.npz")), list(np.load(tmp_path / "b.npz"))) == (["w"], ["head.w"])
 
     def test_strip_prefix_makes_names_agree(self, three, tmp_path):
-        """The error names the prefix and the option; two names that come together are refused."""
         save_file({"module.w": np.full(3, 8.0), "module.head.w": np.full(2, 1.0)}, tmp_path / "ddp.safetensors")
         inputs = [three[0], tmp_path / "ddp.safetensors"]
         with pytest.raises(ValueError, match=r"begin with 'module\.', and others do not\. Say --strip-prefix module\."):
@@ -199,7 +194,6 @@ class TestOptions:
             average_checkpoints([tmp_path / "both.safetensors"], tmp_path / "mean.npz", strip_prefix="module.")
 
     def test_dtype_converts_before(self, tmp_path):
-        """Dtypes that differ meet in one, 8-bit floats too; integers stay."""
         kinds = (torch.float8_e4m3fn, torch.float64)
         for replica, kind in enumerate(kinds):
             tensors = {"w": torch.tensor([1.5, -3.0]).to(kind) * 1 if replica else torch.tensor([1.5, -3.0]).to(kind)}
@@ -238,7 +232,6 @@ class TestOptions:
 
 class TestTies:
     def test_stay_where_all_inputs_have_them(self, tmp_path):
-        """Stored once: shared in .pt, named by the metadata in safetensors, as its own save_model does."""
         for replica in range(2):
             shared = torch.full((2, 2), 2.0**replica)
             torch.save({"embed": shared, "head": shared, "_extra_state": None, "n": 3}, tmp_path / f"{replica}.bin")
@@ -372,7 +365,6 @@ class TestIntegers:
         assert found == expected
 
     def test_that_count_are_averaged(self, pair, tmp_path):
-        """Those without dimensions, and those of names that count."""
         average_checkpoints(pair, tmp_path / "m.npz", skip="table")
         mean = np.load(tmp_path / "m.npz")
         assert (mean["bn.num_batches_tracked"].tolist(), mean["n"].item()) == ([15], 6)
@@ -382,7 +374,6 @@ class TestIntegers:
             average_checkpoints(pair, tmp_path / "m.npz", integers="last")
 
     def test_in_8_bits_with_a_scale_are_spoken_of_too(self, tmp_path):
-        """--integers mean takes the codes as numbers, in a dtype that holds their mean."""
         for replica in range(2):
             tensors = {"w": torch.tensor([2.0**replica]).to(torch.float8_e5m2), "w_scale": torch.ones(1)}
             save_torch(tensors, tmp_path / f"{replica}.safetensors")

@@ -27,7 +27,6 @@ OUTPUTS = ("mean.safetensors", "mean.pt", "mean.npz", "mean")
 
 
 def tree(folder):
-    """Return what lies below a folder, with the contents of regular files."""
     return {path: path.read_bytes() if path.is_file() else path.stat().st_mode for path in folder.rglob("*")}
 
 
@@ -217,7 +216,6 @@ class TestTorchArchives:
         )
 
     def test_whose_long_lengths_disagree_are_refused(self, refused, tmp_path):
-        """The record before the bytes says another length in 64 bits than the directory."""
         with (
             zipfile.ZipFile(tmp_path / "a.pt", "w") as archive,
             archive.open("a/data.pkl", "w", force_zip64=True) as file,
@@ -403,7 +401,6 @@ class TestDistributedCheckpoints:
         )
 
     def test_run_no_code(self, refused, tmp_path, monkeypatch):
-        """What the metadata names is not called."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / ".metadata").write_bytes(b"cos\nmkdir\nX\x06\x00\x00\x00called\x85R.")
@@ -437,7 +434,6 @@ class TestQuantized:
         )
 
     def test_whole_numbers_say_what_they_may_be(self, refused, tmp_path):
-        """A counter, an index or a code: the sentence has a way on for each."""
         for replica in range(2):
             save_file({"w": np.array([replica], "uint8")}, tmp_path / f"{replica}.safetensors")
         assert refused(tmp_path / "0.safetensors", tmp_path / "1.safetensors") == (
@@ -504,7 +500,6 @@ def in_the_middle(tmp_path):
 
 
 def drafts(folder):
-    """Return what runs have begun and not ended."""
     return list(folder.glob(".treefold-*.tmp"))
 
 
@@ -512,7 +507,6 @@ def drafts(folder):
 class TestRuns:
     @pytest.mark.parametrize("output", OUTPUTS)
     def test_that_were_killed_leave_a_draft_until_the_next(self, in_the_middle, tmp_path, output):
-        """The next run to the same output removes it, and a run to another output does not."""
         source = save(tmp_path / "model", 1)
         killed = in_the_middle(source, output)
         killed.send_signal(signal.SIGKILL)

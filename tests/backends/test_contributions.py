@@ -22,7 +22,6 @@ def drawn(count):
 
 
 def composed(arrays):
-    """Compose arrays of any framework, one after the other."""
     return functools.reduce(lambda first, then: then[first], arrays)
 
 

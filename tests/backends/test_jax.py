@@ -40,19 +40,16 @@ def put(array, device=0):
 
 
 def replicas(count=NUM_DEVICES, shape=(3,), dtype="float32"):
-    """Return one contribution per device, of which replica r brings 2**r."""
     return PerReplica([put(np.full(shape, 2**r, dtype), r) for r in range(count)])
 
 
 def spread():
-    """Return an array with one element on each device."""
     mesh = jax.make_mesh((NUM_DEVICES,), ("replica",))
     owners = np.array([2.0**r for r in range(NUM_DEVICES)], np.float32)
     return jax.device_put(owners, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("replica")))
 
 
 def refused(call: Callable[[], object], error=ArgumentError):
-    """Return the sentence with which a call is refused."""
     with pytest.raises(error) as caught:
         call()
     return str(caught.value)
@@ -210,7 +207,6 @@ class Frozen:
         self.contents = contents
 
     def tree_flatten_with_keys(self):
-        """Return children beside their keys, and the names."""
         names = sorted(self.contents)
         return [(jax.tree_util.DictKey(name), self.contents[name]) for name in names], tuple(names)
 
@@ -374,7 +370,6 @@ class TestRefusals:
 
 class TestGlance:
     def test_starts_nothing_of_jax(self):
-        """That JAX is imported does not start its platforms for those who reduce NumPy arrays."""
         code = (
             "import jax, numpy as np, treefold; treefold.all_reduce([np.ones(3)] * 2); "
             "from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"

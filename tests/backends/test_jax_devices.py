@@ -15,7 +15,6 @@ OPS = ReductionToOneDevice()
 
 @pytest.fixture
 def value():
-    """Return a value of two replicas, on the first two devices."""
     return PerReplica([jax.device_put(np.full(3, 2.0**r, "float32"), jax.devices("cpu")[r]) for r in range(2)])
 
 

@@ -13,7 +13,6 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 @pytest.fixture
 def trees():
-    """Return the gradients of two replicas, each with a leaf of whole numbers."""
     grad = jax.grad(lambda tree: (tree["w"] ** 2).sum(), allow_int=True)
     return [grad({"step": [jnp.array([1, 2])], "w": jnp.full(2, 2.0**r)}) for r in range(2)]
 

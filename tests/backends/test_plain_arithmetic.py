@@ -23,7 +23,6 @@ TINY, TINIER = np.array([[512], [256]], np.uint32).view(np.float32)
 
 
 def folded(op, dtype):
-    """Return what folds one block of values of every kind."""
     fold = Fold(ReduceOp[op])
     parts = [mixed_values(seed, (LENGTH,), dtype, is_finite=True) for seed in range(REPLICAS)]
     return lambda: fold_block(parts, fold, dtype=dtype, divisor=REPLICAS, result=fold.result_dtype(dtype))

@@ -34,7 +34,6 @@ DTYPES = ("float32", "bfloat16", "int8", "int64", "complex64")
 
 
 def make(array, device):
-    """Return a tensor with a copy of an array, on a device."""
     with tf.device(device):
         return tf.constant(array)
 

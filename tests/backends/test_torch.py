@@ -114,7 +114,6 @@ class TestMemory:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_of_results_is_treefolds(self, dtype):
-        """Large results are adopted without a copy, are aligned, and go back to the cache when PyTorch lets go."""
         before = treefold.host_memory_info()["used_bytes"]
         made = treefold.all_reduce([torch.ones(1 << 18, dtype=dtype) for _ in range(2)])
         nbytes = made[0].nbytes

@@ -23,7 +23,6 @@ DEVICES = ("gpu:0", "gpu:1", "gpu:2")
 
 
 def tensor_of(array):
-    """Return a tensor with a copy of a NumPy array."""
     if array.dtype == BFLOAT16:
         return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.array(array))

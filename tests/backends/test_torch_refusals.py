@@ -35,14 +35,12 @@ class Plain(torch.Tensor):
 
 
 def quantised():
-    """Return a quantised tensor, without PyTorch's words about their future."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)
 
 
 def nested():
-    """Return a nested tensor, without PyTorch's words about their future."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
@@ -56,7 +54,6 @@ def freed():
 
 
 def shrunk():
-    """Return a tensor of which only a part is still there."""
     tensor = torch.ones(4)
     tensor.untyped_storage().resize_(8)
     return tensor
@@ -98,7 +95,6 @@ REFUSED = {
 
 
 def said_by(call, *args):
-    """Return the sentence with which a call is refused."""
     with pytest.raises(ArgumentError) as caught:
         call(*args)
     return str(caught.value)
@@ -241,7 +237,6 @@ class TestZerosWithoutMemory:
 
     @pytest.fixture(params=[0, 1])
     def zeros(self, request):
-        """Return four of them, from the beginning or from within."""
         weight = torch.ones(5, requires_grad=True)
         torch.sgn(weight).sum().backward()
         return weight.grad[request.param :][:4]

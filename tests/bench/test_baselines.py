@@ -18,14 +18,12 @@ class TestBaselines:
 
     @pytest.fixture(params=BASELINES)
     def baseline(self, request):
-        """Return each of them."""
         return InProcess(request.param, BASELINES[request.param])
 
     @pytest.mark.parametrize("placement", ["in-place", "out-of-place", "new", "shared"])
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     @pytest.mark.parametrize("devices", [1, 3])
     def test_every_form_is_right(self, baseline, placement, op, devices):
-        """Every element of every result agrees with the oracle, before and after calls are timed."""
         work = dataclasses.replace(WORK, placement=placement, op=op, devices=devices)
         forms = baseline.prepare(work)
         assert forms
@@ -41,8 +39,6 @@ class TestBaselines:
         assert {form: baseline.count_wrong(form) for form in forms} == dict.fromkeys(forms, 0)
 
     def test_wrong_elements_are_counted(self):
-        """A loop that forgets the last replica is wrong in every element of every result."""
-
         class Forgets(BASELINES["numpy"]):
             def _one_by_one(self):
                 self._columns[0][-1][...] = 0
@@ -53,8 +49,6 @@ class TestBaselines:
         assert forgets.count_wrong(form) == 1001 * 3
 
     def test_what_a_library_raises_is_the_reason(self):
-        """In a line, and as the note of the row."""
-
         class Breaks(BASELINES["numpy"]):
             def forms(self):
                 message = "no such kernel\nmore"
@@ -72,7 +66,6 @@ class TestBaselines:
         ],
     )
     def test_what_a_library_cannot_do_is_a_reason(self, name, changes, reason):
-        """One sentence each."""
         with pytest.raises(PeerError, match=f"^{reason}$"):
             InProcess(name, BASELINES[name]).prepare(dataclasses.replace(WORK, **changes))
 
@@ -81,13 +74,11 @@ class TestLibraries:
     """Those of ``make bench``, in processes of their own."""
 
     def test_these_are_compared_with(self):
-        """The list of the report."""
         assert list(LIBRARIES) == ["numpy", "torch", "tensorflow", "jax", "gloo", "mpi"]
 
     @pytest.mark.parametrize("placement", ["in-place", "out-of-place", "new", "shared"])
     @pytest.mark.parametrize("op", ["sum", "mean", "max"])
     def test_numpy_is_right_in_a_process_of_its_own(self, placement, op):
-        """It does the work, is checked, and its times come back."""
         work = dataclasses.replace(WORK, placement=placement, op=op)
         with Team(LIBRARIES["numpy"], devices=3, threads=1) as team:
             forms = team.prepare(work)
@@ -96,7 +87,6 @@ class TestLibraries:
             team.drop()
 
     def test_tensorflow_offers_three_forms_and_all_are_right(self):
-        """Eager, in a function, and packed hierarchical copy: right for two devices."""
         work = dataclasses.replace(WORK, devices=2)
         with Team(LIBRARIES["tensorflow"], devices=2, threads=1) as team:
             forms = team.prepare(work)
@@ -104,13 +94,11 @@ class TestLibraries:
         assert wrong == {"eager": 0, "in a function": 0, "packed hierarchical copy": 0}
 
     def test_wrong_results_of_a_peer_are_counted(self):
-        """For three devices TensorFlow's hierarchical copy drops the last replica; #wrong shows it."""
         with Team(LIBRARIES["tensorflow"], devices=3, threads=1) as team:
             team.prepare(WORK)
             assert team.count_wrong("packed hierarchical copy") == WORK.count * 3
 
     def test_what_a_peer_cannot_do_is_a_reason_and_no_failure(self):
-        """The row has the sentence, and the team serves the next work."""
         mean = dataclasses.replace(WORK, op="mean", dtype="int32", placement="new")
         with Team(LIBRARIES["numpy"], devices=3, threads=1) as team:
             row = measure(mean, Pace(1, 0), baselines=[team], progress=Progress())
@@ -121,7 +109,6 @@ class TestLibraries:
             assert [(rival.form, rival.wrong) for rival in row.rivals] == [("np.add(out=)", 0)]
 
     def test_a_missing_peer_is_not_installed(self):
-        """It is a line in the table, and nothing is started."""
         missing = dataclasses.replace(LIBRARIES["jax"], needs=("no_such_module_of_anyone",))
         assert find_missing(missing) == "no_such_module_of_anyone"
         with Team(missing, devices=3, threads=1) as team:
@@ -129,7 +116,6 @@ class TestLibraries:
         assert [(rival.peer, rival.note, rival.time_s) for rival in row.rivals] == [("jax", "not installed", None)]
 
     def test_a_process_that_dies_is_a_reason(self):
-        """The team says so once and for all."""
         with Team(LIBRARIES["numpy"], devices=3, threads=1) as team:
             team.prepare(WORK)
             for process in team._processes:

@@ -113,7 +113,6 @@ class TestClock:
         assert spread_of_ratios(((2.0,), (20.0,), (2.0,)), ((1.0,), (10.0,), (1.0,))) == Spread(2.0, 2.0, 2.0, 2.0)
 
     def test_short_calls_come_in_bursts(self):
-        """As many as fill a round, and at least one."""
         assert (calls_per_round(1.0), calls_per_round(0.001), calls_per_round(0.0)) == (1, 4, 200)
 
 

@@ -12,7 +12,6 @@ QUICK = ("bench", "-n", "2", "-w", "0", "--devices", "3", "--threads", "1")
 
 
 def run(*arguments):
-    """Run the command and return its exit code."""
     with pytest.raises(SystemExit) as ended:
         main([*QUICK, *arguments])
     return ended.value.code or 0
@@ -20,7 +19,6 @@ def run(*arguments):
 
 class TestBenchCommand:
     def test_prints_a_table_and_writes_what_is_asked(self, tmp_path, capsys):
-        """JSON and CSV; the table on stdout, progress elsewhere."""
         paths = {kind: tmp_path / f"run.{kind}" for kind in ("json", "csv")}
         outputs = ("--json", str(paths["json"]), "--csv", str(paths["csv"]))
         assert run("-b", "4K", "-e", "64K", "-f", "4", "--against", "numpy", *outputs) == 0
@@ -71,14 +69,12 @@ class TestBenchCommand:
         assert capsys.readouterr().err == f"treefold: {sentence}\n"
 
     def test_a_named_baseline_that_is_missing_is_refused(self, monkeypatch, capsys):
-        """Named ones are wanted; ``all`` takes those that are there."""
         monkeypatch.setattr("treefold.cli.bench_ranks.has_module", lambda _: False)
         assert run("--against", "torch") == 2
         sentence = '--against torch needs torch, which is not installed. Run pip install "treefold[bench]".'
         assert capsys.readouterr().err == f"treefold: {sentence}\n"
 
     def test_one_of_all_that_is_missing_is_a_row(self, monkeypatch, capsys):
-        """The others are measured."""
         monkeypatch.setitem(sys.modules, "torch", None)
         assert run("-b", "4K", "-e", "4K", "--against", "all") == 0
         out = capsys.readouterr().out

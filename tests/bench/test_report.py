@@ -71,7 +71,6 @@ class TestProgram:
         return module
 
     def test_writes_the_report_and_says_where(self, program, tmp_path, capsys):
-        """The page, its data and its picture, by the paces that are asked for; the page says how it was made."""
         assert program.main(["-n", "2", "-w", "0", "--threads", "1", "--output", str(tmp_path / "new")]) == 0
         page = Path(capsys.readouterr().out.strip())
         assert sorted(path.suffix for path in page.parent.iterdir()) == [".json", ".md", ".png"]
@@ -87,6 +86,5 @@ class TestProgram:
         ],
     )
     def test_refuses_what_it_cannot_do(self, program, words, sentence, capsys):
-        """In one sentence, with 2, before anything is measured."""
         assert program.main(words) == 2
         assert capsys.readouterr().err.startswith(f"benchmarks/memory.py: {sentence}")

@@ -32,7 +32,6 @@ def treefold(capsys) -> Callable[..., Outcome]:
 
 @pytest.fixture(scope="session")
 def digits():
-    """Return the demo's data."""
     from treefold.cli.training import load_split_digits  # noqa: PLC0415 - loaded once, by those who ask
 
     return load_split_digits()

@@ -30,7 +30,6 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint64")
 
 
 def averaged(paths, output, op=Op.MEAN, weights=None):
-    """Average files and return the arrays of the output by name."""
     average_checkpoints(paths, output, op=op, weights=weights, integers="mean")
     return dict(np.load(output)) if str(output).endswith(".npz") else load_file(output)
 
@@ -92,7 +91,6 @@ class TestCommand:
         assert {name: array.item() for name, array in np.load(tmp_path / "sum.npz").items()} == {"w": 7.0, "n": 7}
 
     def test_weighs_the_files(self, treefold, saved, tmp_path):
-        """--weights are those of a mean; a weight of 0 leaves a file out."""
         paths = saved(lambda r: {"w": np.array([2.0**r if r < 2 else np.nan]), "n": np.array(2**r)})
         assert treefold("average", *paths, "-o", tmp_path / "mean.npz", "--weights", "1,3,0").code == 0
         assert {name: array.item() for name, array in np.load(tmp_path / "mean.npz").items()} == {"w": 1.75, "n": 2}
@@ -184,7 +182,6 @@ class TestFiles:
         assert np.array_equal(averaged(paths, tmp_path / "sum.npz", Op.SUM)["w"], 3 * array)
 
     def test_may_hold_views(self, tmp_path):
-        """PyTorch's files may hold tensors that share memory, with strides."""
         base = torch.arange(12.0).reshape(3, 4)
         torch.save({"t": base.T, "row": base[1], "one": base[2, 3], "all": torch.nn.Parameter(base)}, tmp_path / "a.pt")
         mean = averaged([tmp_path / "a.pt"], tmp_path / "mean.safetensors")
@@ -245,7 +242,6 @@ def models(draw):
 
 
 def as_torch(dtype, shape, numbers):
-    """Return numbers as a tensor of a dtype by NumPy's name."""
     return torch.tensor(numbers, dtype=torch.float64).to(getattr(torch, dtype)).reshape(shape)
 
 

@@ -64,7 +64,6 @@ def write_npz(path, contents, method=zipfile.ZIP_DEFLATED, name="w.npy"):
 
 
 def write_pt(path, pickled, *, method=zipfile.ZIP_STORED, records=()):
-    """Write what torch.load takes for a file of PyTorch's."""
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, contents in {"data.pkl": pickled, "byteorder": b"little", "version": b"3\n", **dict(records)}.items():
             archive.writestr(f"archive/{name}", contents)
@@ -73,7 +72,6 @@ def write_pt(path, pickled, *, method=zipfile.ZIP_STORED, records=()):
 class TestNpz:
     @pytest.mark.parametrize("header", [npy("(1, 1)", order="True"), npy("(1,)", ">f8"), npy("(1,)")])
     def test_with_more_than_its_shape_is_refused(self, refused, tmp_path, header):
-        """A few kilobytes that unpack to 64 MiB are not unpacked."""
         write_npz(tmp_path / "a.npz", header + bytes(64 * MIB))
         assert refused(tmp_path / "a.npz") == (
             "'a.npz' is no npz file: 'w' in it has more bytes than its shape says. Nothing was written."
@@ -273,7 +271,6 @@ class TestNames:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs a system where names of files are bytes")
     def test_of_files_may_be_any_bytes(self, tmp_path):
-        """What is no text is escaped where it is printed, and the output is written."""
         save_file({"w": np.ones(1)}, tmp_path / "a.safetensors")
         output = os.fsencode(tmp_path) + b"/\xff.npz"
         command = [sys.executable, "-m", "treefold.cli", "average", tmp_path / "a.safetensors", "-o", output]

@@ -42,7 +42,6 @@ def refused(treefold, tmp_path):
 
 
 def write_safetensors(path, header, data=b"", length=None):
-    """Write a file whose header may say anything."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
 

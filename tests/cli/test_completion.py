@@ -47,7 +47,6 @@ class TestCompletion:
         ],
     )
     def test_offers_values(self, line, offered):
-        """Commands, machines, ops, formats; what begins none of them is left to the shell, which offers files."""
         assert completed(line) == offered
 
     def test_can_be_installed_and_shown(self, treefold):
@@ -57,7 +56,6 @@ class TestCompletion:
         assert tuple(WORDS) == known_names()
 
     def test_of_a_picture_waits_for_the_dot(self):
-        """Before it the shell offers folders."""
         picture = endings(".html", ".svg")
         assert picture("plan") == picture("./.") == []
         assert picture("plan.") == ["plan.html", "plan.svg"]

@@ -20,7 +20,6 @@ class TestDemo:
         assert outcome.code == 0
 
     def test_ends_with_what_it_proved(self, treefold):
-        """Three lines: treefold's weights are right, TensorFlow's rule's are not, and how quick the sum is."""
         right, wrong, speed = treefold("demo", "--steps", 60).out.splitlines()[-3:]
         number = r"[\d.e-]+"
         assert re.fullmatch(
@@ -38,7 +37,6 @@ class TestDemo:
         )
 
     def test_says_who_held_what(self, treefold):
-        """What a lost device takes away is known beforehand, and its row in the table shows it."""
         out = treefold("demo", "--steps", 60).out
         assert "Of the digits, device 0 holds 0–3, device 1 holds 4–6, device 2 holds 7–9." in out
         assert re.search(r"^… of 7–9, on the last device +\d+\.\d% +\d+\.\d% +0\.0%$", out, re.MULTILINE)
@@ -61,7 +59,6 @@ class TestDemo:
         assert 0 <= shown.index("three trainings") < shown.index("A network of")
 
     def test_fails_when_a_check_fails(self, treefold, monkeypatch):
-        """If the weights were not those of one device, the line would say so and the exit code be 1."""
         monkeypatch.setattr("treefold.cli.demo.LARGEST_DIFFERENCE", 0.0)
         outcome = treefold("demo", "--steps", 2)
         assert re.findall(r"^(ok|failed) ", outcome.out, re.MULTILINE) == ["ok", "ok", "ok", "failed", "ok"]
@@ -112,7 +109,6 @@ class TestDemoRefusals:
 class TestDemoReport:
     @pytest.fixture
     def page(self, treefold, tmp_path):
-        """Return the report of a short run."""
         path = tmp_path / "report.html"
         treefold("demo", "--steps", 2, "--report", path)
         return path.read_text(encoding="utf-8")
@@ -136,7 +132,6 @@ class TestDemoReport:
         ) in page
 
     def test_shows_curves_speed_plan_and_checks(self, page):
-        """Three losses, for either screen; the table; a lifeline for each device; the verdicts; the times."""
         assert page.count('class="tf-curve ') == 2 * 3
         assert "<td>3 devices, TensorFlow" in page.replace('<th scope="col">', "<td>")
         assert "<p>treefold sums the gradients of a ResNet-50 (2 arrays, " in page

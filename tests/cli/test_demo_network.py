@@ -10,7 +10,6 @@ SIZES = (5, 7, 6, 3)
 
 @pytest.fixture
 def parameters():
-    """Return a small network in float64."""
     drawn = draw_parameters(np.random.default_rng(1), SIZES)
     return {name: array.astype(np.float64) for name, array in drawn.items()}
 
@@ -24,7 +23,6 @@ def examples():
 class TestDifferentiate:
     @pytest.mark.parametrize("name", [f"layer_{number}/{name}" for number in (1, 2, 3) for name in ("kernel", "bias")])
     def test_gradients_are_those_of_finite_differences(self, parameters, examples, name):
-        """Every element's gradient agrees with a central difference of the loss, in float64."""
         _, gradients = differentiate(parameters, examples, 11)
         array, h = parameters[name], 1e-6
         for index in np.ndindex(array.shape):
@@ -36,7 +34,6 @@ class TestDifferentiate:
             assert gradients[name][index] == pytest.approx((losses[0] - losses[1]) / (2 * h), abs=1e-8)
 
     def test_loss_is_the_mean_cross_entropy(self, parameters, examples):
-        """The loss is −log of the softmax at the label, averaged."""
         shares = np.exp(run_layers(parameters, examples.images)[-1])
         shares /= shares.sum(axis=1, keepdims=True)
         expected = -np.mean(np.log(shares[np.arange(11), examples.labels]))
@@ -44,7 +41,6 @@ class TestDifferentiate:
 
     @pytest.mark.parametrize("cuts", [[4, 8], [1, 2], [10]])
     def test_parts_of_a_batch_add_up_to_the_batch(self, parameters, examples, cuts):
-        """However unevenly a batch is cut, its parts' gradients and losses sum to those of the whole."""
         whole_loss, whole = differentiate(parameters, examples, 11)
         parts = [differentiate(parameters, examples.pick(part), 11) for part in np.split(np.arange(11), cuts)]
         for name, array in whole.items():
@@ -52,13 +48,11 @@ class TestDifferentiate:
         assert math.fsum(loss for loss, _ in parts) == pytest.approx(whole_loss)
 
     def test_has_no_overflow_at_large_logits(self, parameters, examples):
-        """The softmax is shifted, so that logits in the thousands give a finite loss."""
         for name in parameters:
             parameters[name] *= 5000 if name.endswith("kernel") else 1
         assert math.isfinite(differentiate(parameters, examples, 11)[0])
 
     def test_keeps_float32(self, examples):
-        """A float32 network has float32 gradients, in the structure of its parameters."""
         parameters = draw_parameters(np.random.default_rng(1), SIZES)
         _, gradients = differentiate(parameters, Examples(examples.images.astype(np.float32), examples.labels), 11)
         assert {*gradients} == {*parameters}
@@ -67,7 +61,6 @@ class TestDifferentiate:
 
 class TestDescend:
     def test_follows_its_formula(self, parameters):
-        """Two steps with the gradient 1 move by the rate times 1 + (1 + momentum): 0.1 and 0.9."""
         start, velocity = parameters["layer_1/kernel"].copy(), {}
         for _ in range(2):
             descend(parameters, velocity, {name: np.ones_like(array) for name, array in parameters.items()})
@@ -81,7 +74,6 @@ class TestParameters:
         assert np.abs(parameters["layer_1/kernel"]).max() <= math.sqrt(6 / 12)
 
     def test_digest_tells_one_bit(self, parameters):
-        """Equal bits have one digest; one changed bit, even the sign of a zero, another."""
         copy = {name: array.copy() for name, array in parameters.items()}
         assert digest(copy) == digest(parameters)
         copy["layer_3/bias"][0] = -0.0
@@ -91,13 +83,11 @@ class TestParameters:
 class TestTraining:
     @pytest.fixture
     def training(self, parameters):
-        """Return a training of two replicas, whose weights are the small network's."""
         training = object.__new__(Training)
         training.parameters = [{name: array.copy() for name, array in parameters.items()} for _ in range(2)]
         return training
 
     def test_distance_is_found_anywhere(self, training, parameters):
-        """It is the largest over all replicas, layers and names."""
         alone = object.__new__(Training)
         alone.parameters = [parameters]
         assert training.distance(alone) == 0
@@ -106,7 +96,6 @@ class TestTraining:
         assert training.distance(alone) == 0.25
 
     def test_accuracy_is_the_share_of_right_answers(self, training, examples):
-        """All right is 1, all wrong is 0."""
         answers = run_layers(training.parameters[0], examples.images)[-1].argmax(axis=1)
         assert training.accuracy(Examples(examples.images, answers)) == 1
         assert training.accuracy(Examples(examples.images, (answers + 1) % 3)) == 0

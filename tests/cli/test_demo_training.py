@@ -10,7 +10,6 @@ from treefold.cli.training import Course, Examples, add, digest, sum_in_two_halv
 
 
 def train(digits, *, ops=None, devices=3, steps=4, seed=0, shuffle=False):
-    """Train shortly."""
     return train_all(Course(digits[0], devices, steps, seed, shuffle), ops or HierarchicalCopyAllReduce())
 
 
@@ -18,7 +17,6 @@ class LosesTheLastReplica(HierarchicalCopyAllReduce):
     """Ops that reduce without the last replica's contribution, as TensorFlow's do for odd numbers of devices."""
 
     def reduce(self, op, value, destinations, *, out):
-        """Reduce as if the last replica had brought zeros."""
         for array in value.values[-1].values():
             array[...] = 0
         return super().reduce(op, value, destinations, out=out)
@@ -26,20 +24,17 @@ class LosesTheLastReplica(HierarchicalCopyAllReduce):
 
 class TestData:
     def test_is_split_alike_in_all_classes(self, digits):
-        """1,437 to train on and 360 to test on, each class with a fifth of its digits in the test."""
         assert tuple(map(len, digits)) == (1437, 360)
         train, test = (np.bincount(part.labels) for part in digits)
         assert np.abs(test / (train + test) - 360 / 1797).max() < 0.005
 
     def test_is_float32_between_zero_and_one(self, digits):
-        """Pixels are scaled, and small enough to train in float32."""
         assert digits[0].images.dtype == np.float32
         assert (digits[0].images.min(), digits[0].images.max()) == (0, 1)
 
 
 class TestCourse:
     def test_goes_through_the_data_once_per_epoch(self):
-        """Within an epoch no example comes twice; the next epoch has another order."""
         numbered = Examples(np.arange(300.0)[:, None], np.zeros(300, np.int64))
         batches = [batch.images.ravel() for batch, _ in Course(numbered, 2, steps=5, seed=0).batches()]
         assert [len(batch) for batch in batches] == [128] * 5
@@ -48,7 +43,6 @@ class TestCourse:
 
     @pytest.mark.parametrize("devices", range(2, 11))
     def test_gives_every_digit_to_one_device_and_every_device_a_digit(self, digits, devices):
-        """From 2 to 10 devices, in order, each with nearly as many as the others; and so every example of a batch."""
         course = Course(digits[0], devices, steps=1, seed=0)
         assert [digit for held in course.held for digit in held] == list(range(10))
         assert {len(held) for held in course.held} <= {10 // devices, -(-10 // devices)}
@@ -57,7 +51,6 @@ class TestCourse:
         assert all({*part.labels} <= {*held} for part, held in zip(parts, course.held, strict=True))
 
     def test_deals_as_many_to_each_at_random(self, digits):
-        """Whatever digits they are."""
         ((batch, parts),) = Course(digits[0], 3, steps=1, seed=0, shuffle=True).batches()
         assert [len(part) for part in parts] == [43, 43, 42]
         assert np.array_equal(np.concatenate([part.labels for part in parts]), batch.labels)
@@ -66,13 +59,11 @@ class TestCourse:
 class TestSums:
     @pytest.mark.parametrize(("devices", "found"), [(2, 3), (3, 3), (4, 15), (5, 15), (7, 63), (8, 255)])
     def test_two_halves_lose_the_last_of_an_odd_number(self, devices, found):
-        """Replica r brings 2**r: of 3, 5 and 7 the last is missing from the sum."""
         gradients = [{"kernel": np.full(2, 2.0**replica)} for replica in range(devices)]
         assert sum_in_two_halves(gradients)["kernel"].tolist() == [found, found]
         assert add(*gradients)["kernel"].tolist() == [2**devices - 1] * 2
 
     def test_change_no_gradient(self):
-        """What they are given stays as it was."""
         gradients = [{"kernel": np.full(2, 2.0**replica)} for replica in range(3)]
         sum_in_two_halves(gradients)
         assert [one["kernel"].tolist() for one in gradients] == [[1, 1], [2, 2], [4, 4]]
@@ -130,17 +121,14 @@ class TestChecks:
         return list(check_all(course, result, ops.plan(PerReplica(parameters), "cpu:0", walked=True)))
 
     def verdicts(self, digits, result, **options):
-        """Return which of them hold."""
         return [check.holds for check in self.checks(digits, result, **options)]
 
     @pytest.mark.parametrize("steps", [1, 2, 60])
     @pytest.mark.parametrize("devices", [3, 4])
     def test_hold_after_any_number_of_steps(self, digits, devices, steps):
-        """They compare trainings with each other, so that a short one proves as much as a long one."""
         assert self.verdicts(digits, train(digits, devices=devices, steps=steps)) == [True] * 5
 
     def test_say_what_tensorflows_rule_does(self, digits):
-        """It loses one of an odd number, and none of an even one."""
         odd, even = (self.checks(digits, train(digits, devices=devices, steps=1))[-1].claim for devices in (3, 4))
         assert odd == "With TensorFlow's rule they do not: it never reads device 2, and raises no error"
         assert even == "TensorFlow's rule trains them, too, as 4 is an even number; of 3, 5 or 7 devices it loses one"
@@ -161,7 +149,6 @@ class TestChecks:
 
 class TestMeasureSpeed:
     def test_is_the_median_of_both_in_turns(self, monkeypatch):
-        """On a clock that ticks once per look every sum takes a second, and the sizes are those of one device."""
         monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((2, 3), (5,)))
         monkeypatch.setattr("time.perf_counter", itertools.count().__next__)
         monkeypatch.setattr(demo, "clocked", lambda call: lambda calls: [call() and 2.0] * calls)
@@ -171,7 +158,6 @@ class TestMeasureSpeed:
         )
 
     def test_refuses_to_time_a_wrong_sum(self, monkeypatch):
-        """A call that does nothing is quick, and would win."""
         monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((4,),))
         monkeypatch.setattr(
             "treefold.bench.arrays.make_call", lambda arrays, _work: lambda: [PerReplica(arrays.sources[0])]

@@ -184,7 +184,6 @@ class TestFrameworks:
 
 class TestExtras:
     def test_that_are_missing_are_listed_with_their_command(self, monkeypatch):
-        """What each is for stands beside it."""
         monkeypatch.setitem(sys.modules, "scipy", None)
         missing = found(looks._extras).not_installed
         assert Problem("For treefold plan and simulate: scipy.", 'pip install "treefold[planner]"') in missing

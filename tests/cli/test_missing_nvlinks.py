@@ -17,7 +17,6 @@ MISSING = "NVLinks are missing from this file: its GPUs are H100 SXM"
 
 @pytest.fixture
 def h100(tmp_path):
-    """Return the path of a file of eight H100 SXM without an NVLink."""
     path = tmp_path / "cloud.xml"
     path.write_text(FILE)
     return path
@@ -25,7 +24,6 @@ def h100(tmp_path):
 
 class TestPlan:
     def test_says_so_in_the_headline(self, treefold, h100):
-        """What is optimal for the links of the file is not optimal for the machine."""
         out = treefold("plan", "-t", h100, "-s", "1M").out
         headline = next(line for line in out.splitlines() if line.startswith("cloud"))
         assert re.fullmatch(
@@ -41,7 +39,6 @@ class TestPlan:
 
     @pytest.mark.parametrize("kind", ["html", "svg"])
     def test_says_so_in_pictures(self, treefold, h100, tmp_path, kind):
-        """The picture's title has it, and no picture claims an optimum."""
         treefold("plan", "-t", h100, "-s", "1M", "--draw", tmp_path / f"p.{kind}")
         text = (tmp_path / f"p.{kind}").read_text()
         assert f"GB/s all-reduce over the links in this file; {MISSING}" in text
@@ -50,7 +47,6 @@ class TestPlan:
         assert "proved optimal" not in text
 
     def test_adds_the_nvlinks_of_a_known_machine(self, treefold, h100):
-        """8 H100 on NVSwitch: 18 links of 20.6 GB/s each, and PCIe beside them."""
         plain = json.loads(treefold("plan", "-t", h100, "-s", "1M", "--json", "--nvlinks", "dgx_h100").out)
         assert plain["missing"] is None
         assert plain["bound_gb_per_s"] > 8 * 370.8 / 14
@@ -59,7 +55,6 @@ class TestPlan:
         assert "gap 0, proved optimal" in words
 
     def test_adds_them_before_it_leaves_devices_out(self, treefold, h100):
-        """Six of the eight GPUs keep their ports."""
         words = treefold("plan", "-t", h100, "-s", "1M", "--nvlinks", "dgx_h100", "--devices", "0-5").out
         assert "each of 6 GPUs against the others" in words
 

@@ -25,7 +25,6 @@ def demo_page(tmp_path_factory):
 
 
 def words(svg):
-    """Return all that a drawing says, without where it stands."""
     return re.findall(r">([^<>]+)<", svg)
 
 
@@ -35,7 +34,6 @@ class TestPlanningPaper:
 
     @pytest.mark.parametrize(("machine", "some", "rings", "theirs", "best", "factor"), BESIDE_NCCL)
     def test_compares_with_rings_as_plan_does(self, treefold, machine, some, rings, theirs, best, factor):
-        """Rings, their time, the best plan and its method, and the factor between these, at 256 MiB."""
         devices = ["--devices", f"0-{int(some) - 1}"] if some else []
         out = treefold("plan", "-t", machine, "-s", "256M", *devices).out
         row = next(line for line in out.splitlines() if line.startswith("256 MiB"))
@@ -73,7 +71,6 @@ class TestPlanningPaper:
 
 class TestDemoPaper:
     def test_has_the_curves_as_they_are_drawn(self, demo_page):
-        """The legend, the axes and the title of the kept picture are those of the page; its ends are the machine's."""
         kept = (ROOT / "docs" / "pictures" / "demo.svg").read_text(encoding="utf-8")
         drawn = re.search(r'<div class="wide">(<svg.*?</svg>)', demo_page, re.DOTALL)[1]
         said = [[word for word in words(svg) if not word.startswith("330 steps.")] for svg in (kept, drawn)]

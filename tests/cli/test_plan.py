@@ -28,7 +28,6 @@ def piped(monkeypatch):
 
 class TestPlan:
     def test_says_what_it_takes_and_why_no_plan_takes_less(self, treefold):
-        """First the times; then the plan, the optimum, the bottleneck and the certificate; the packs last."""
         outcome = treefold(*PLAN)
         assert outcome.code == 0
         packs = outcome.out.count(" gpu:")
@@ -57,7 +56,6 @@ class TestPlan:
         ],
     )
     def test_begins_with_what_it_takes(self, treefold, machine, size, line):
-        """Beside rings; where others were measured and took less, beside what was measured."""
         assert treefold("plan", "-t", machine, "-s", size).out.partition("\n")[0] == line
 
     @pytest.mark.parametrize("was_enabled", [True, False])
@@ -135,7 +133,6 @@ class TestPlan:
         assert ("\npublished:   " in out) == (machine != "dgx1_v100")
 
     def test_gives_factors_only_where_predictions_were_checked(self, treefold):
-        """Small sizes have a time and no factor, and what was checked is said."""
         out = treefold("plan", "-t", "dgx_a100", "-s", "4K,64M,256M").out
         rows = {line[:7].strip(): line.count("×") for line in out.splitlines() if re.match(r"\d+ .iB", line)}
         assert rows == {"4 KiB": 0, "64 MiB": 0, "256 MiB": 3}
@@ -157,7 +154,6 @@ class TestPlan:
         assert plain["checked_from_bytes"] == 2**28
 
     def test_plans_for_some_devices(self, treefold):
-        """The others forward nothing: GPUs 0 to 3 of a DGX-1 are a p3.8xlarge."""
         plain = json.loads(treefold(*PLAN, "--devices", "0-2,gpu:3", "--json").out)
         assert plain["devices"] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
         assert plain["algbw_gb_per_s"] == pytest.approx(75.0)
@@ -179,7 +175,6 @@ class TestPlan:
         assert plain["algbw_gb_per_s"] == pytest.approx(100 / 3)
 
     def test_writes_what_it_is_asked_for(self, treefold, tmp_path):
-        """Page, drawing, trace, Graphviz and the plan itself, each readable by what reads it."""
         for kind in ("html", "svg"):
             assert treefold(*PLAN, "--packs", 4, "--draw", tmp_path / f"p.{kind}").code == 0
         files = {"--trace": "t.json", "--dot": "d.dot", "--save": "s.json"}
@@ -249,7 +244,6 @@ def work(monkeypatch):
 class TestPlanWorksOutOnce:
     @pytest.mark.parametrize("option", [(), ("--json",), ("--table",), ("--packs", "3", "--table", "--json")])
     def test_each_linear_program(self, treefold, work, option):
-        """Those over all trees and those over trees of least depth, whatever is chosen from these; no program twice."""
         assert treefold("plan", "-t", "dgx1_v100", *option).code == 0
         assert len(work["searches"]) == 2
         assert len(work["programs"]) == len(set(work["programs"])) >= 2

@@ -41,7 +41,6 @@ def script(tmp_path):
 
 class TestRun:
     def test_connects_the_ranks_and_marks_what_they_print(self, script):
-        """Each rank brings 2**rank, so the sum of three is 7; what follows the script is its own."""
         done = run(
             "run", "-n", "3", script("print(group.all_reduce(np.full(2, 2.0**group.rank)), *sys.argv[1:])"), "-n", "x"
         )
@@ -64,7 +63,6 @@ class TestRun:
         assert "PeerLostError: Rank 1 has left the group with an error" in done.stderr
 
     def test_names_the_signal_that_killed_a_rank(self, script):
-        """The exit code is that of a shell: 128 and the signal's number."""
         done = run(
             "run", "-n", "2", script("if group.rank == 1: os.kill(os.getpid(), signal.SIGKILL)", "group.barrier()")
         )
@@ -154,7 +152,6 @@ class TestLostRank:
 class TestDemoOfRanks:
     @pytest.mark.parametrize("words", [(), ("--shuffle",)])
     def test_ends_with_the_bits_of_one_process(self, words):
-        """As many devices, the same losses, the same weights."""
         pytest.importorskip("sklearn")
         done = run("demo", "--ranks", "2", "--steps", "15", *words)
         assert done.returncode == 0, done.stderr
@@ -211,14 +208,12 @@ class TestBenchOfRanks:
         assert sentence in " ".join(done.stderr.split())
 
     def test_measures_beside_gloo(self):
-        """One array is one call; several are one call each, or one flat array."""
         done = run("bench", "--ranks", "2", "-b", "4K", "-e", "4K", "-n", "1", "--against", "gloo")
         assert done.returncode == 0, done.stderr
         assert re.search(r"^4 KiB +gloo ", done.stdout, re.MULTILINE)
         assert "gloo / it, CPU" in done.stdout
 
     def test_refuses_baselines_that_it_does_not_know(self):
-        """The option's words are listed."""
         done = run("bench", "--ranks", "2", "--against", "mpi")
         assert done.returncode == 2
         assert "--against got 'mpi'. It takes one of all, gloo." in " ".join(done.stderr.split())

@@ -19,7 +19,6 @@ class NoGpus:
 
     @staticmethod
     def nvmlDeviceGetCount():  # noqa: N802 - NVML's name
-        """Return none."""
         return 0
 
 
@@ -59,7 +58,6 @@ class TestTopology:
 
     @pytest.mark.parametrize("command", ["topology", "plan", "simulate"])
     def test_without_gpus_says_what_is_here_and_offers_a_known_machine(self, treefold, monkeypatch, command):
-        """A laptop has nothing to plan; the line can be copied, and works."""
         monkeypatch.setattr(options, "read_machine", lambda *_: discover_topology(nvml=NoGpus))
         monkeypatch.setattr(options, "find_gpus", lambda: None)
         lines = treefold(command).out.splitlines()
@@ -91,7 +89,6 @@ class TestTopology:
         assert "dgx2                 16  NVIDIA DGX-2: V100 on an NVSwitch" in lines
 
     def test_says_nothing_is_near_a_name_that_nothing_is_near(self, treefold):
-        """'nosuch' is not almost 'mesh:8'."""
         assert treefold("topology", "nosuch").err.startswith("treefold: No machine is known as 'nosuch'. Known: dgx1_")
 
     def test_prints_json_that_can_be_read_again(self, treefold, tmp_path):
@@ -110,7 +107,6 @@ class TestTopology:
         assert path.stat().st_size > 1000
 
     def test_says_that_a_file_is_right(self, treefold, tmp_path):
-        """What it is, and whether links are as wide back as there."""
         path = tmp_path / "m.json"
         path.write_text(
             '{"name": "pair", "devices": ["gpu:0", "gpu:1"], '

@@ -87,7 +87,6 @@ class Clock:
         return all(self.num_done(self.need_task[row]) >= self.need_counts[row][self.ended[lane]] for row in rows)
 
     def num_done(self, task):
-        """Return how many chunks all lanes of a task have done."""
         return min((self.ended[lane] for lane in range(len(self.task)) if self.task[lane] == task), default=0)
 
     def flow(self, lane):

@@ -73,7 +73,6 @@ def run_both(given):
 class TestClock:
     @pytest.mark.parametrize("block", range(10))
     def test_gives_every_chunk_the_times_of_the_reference(self, block):
-        """Lanes at random: alike and unlike, some of no bytes, without latency or without resources."""
         for seed in range(block * 40, block * 40 + 40):
             mine, theirs = run_both(random_lanes(seed))
             assert mine == pytest.approx(theirs, rel=1e-7, abs=1e-7, nan_ok=True), seed

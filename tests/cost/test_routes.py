@@ -30,7 +30,6 @@ def chosen(machine, traffic, scale=1, **messages):
 
 
 def num_routes(nbytes, machine=None, **options):
-    """Return how many routes a copy of so many bytes takes."""
     return len(chosen(machine or two_routes(), {PAIR: nbytes}, **options)[PAIR])
 
 
@@ -85,7 +84,6 @@ class TestFindRoutes:
         assert num_routes(1e12, two_routes(second_gb_per_s)) == count
 
     def test_shares_by_width(self):
-        """25 and 12 of 37."""
         shares = [route.share for route in chosen(two_routes(), {PAIR: 1e9})[PAIR]]
         assert shares == pytest.approx([25 / 37, 12 / 37], rel=0.01)
 

@@ -52,7 +52,6 @@ def switched(count, gb_per_s=100.0, alpha_us=2.0):
 
 
 def chain(count):
-    """Return the one tree along a line of devices, from the last to the first."""
     order = gpus(count)[::-1]
     up = tuple(itertools.pairwise(order))
     return (SpanningTree(1, order[-1], up, tuple((b, a) for a, b in up[::-1])),)
@@ -62,7 +61,6 @@ class TestClosedForms:
     @pytest.mark.parametrize("nbytes", SIZES)
     @pytest.mark.parametrize("count", [2, 3, 8])
     def test_of_rings(self, count, nbytes):
-        """2·(n − 1) steps of a n-th part each."""
         machine = known_topology(f"ring:{count}:50")
         movement = along(ring_trees(gpus(count)), "ring").movement(one_array(gpus(count)))
         expected = closed_forms.ring_s(nbytes, count=count, bytes_per_s=50 * GB, alpha_s=0.7 * US)
@@ -71,7 +69,6 @@ class TestClosedForms:
     @pytest.mark.parametrize("nbytes", SIZES)
     @pytest.mark.parametrize(("depth", "num_chunks"), [(1, 1), (1, 7), (2, 1), (3, 16), (7, 100), (7, 3000)])
     def test_of_chains(self, depth, num_chunks, nbytes):
-        """(2D + k − 1)·(alpha + m/(k·r)), the chunks of up and down in flight together."""
         machine = known_topology(f"line:{depth + 1}")
         movement = along(chain(depth + 1), "chain").movement(one_array(gpus(depth + 1)))
         expected = closed_forms.pipelined_tree_s(
@@ -84,7 +81,6 @@ class TestClosedForms:
     @pytest.mark.parametrize("nbytes", SIZES[1:])
     @pytest.mark.parametrize("depth", [1, 2, 5])
     def test_of_the_best_chunk(self, depth, nbytes):
-        """What "auto" takes is T* to 1 %."""
         machine = known_topology(f"line:{depth + 1}")
         movement = along(chain(depth + 1), "chain").movement(one_array(gpus(depth + 1)))
         line = simulate(movement, machine, nbytes)
@@ -105,14 +101,12 @@ class TestClosedForms:
         [(one_shot(), closed_forms.one_shot_s), (two_shot(gpus(6)), closed_forms.two_shot_s)],
     )
     def test_of_meshes(self, method, form, nbytes):
-        """Each pair has its own link, and all links of a device are its port."""
         expected = form(nbytes, count=6, port_bytes_per_s=5 * 25 * GB, alpha_s=0.7 * US)
         found = simulate(method.movement(one_array(gpus(6))), known_topology("mesh:6"), nbytes, chunk_bytes=None)
         assert found.duration_s == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.parametrize("count", [2, 4, 7, 8])
     def test_of_two_levels(self, count):
-        """Four copies one after another, all others beside them."""
         expected = closed_forms.two_level_s(2**28, count=count, link_bytes_per_s=25 * GB, alpha_s=0.7 * US)
         movement = two_level().movement(one_array(gpus(count)))
         found = simulate(movement, known_topology(f"mesh:{count}"), 2**28, chunk_bytes=None)

@@ -36,7 +36,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpr
 
 
 def tensor(array):
-    """Return a tensor on the device of these tests."""
     return BACKEND.from_host(np.array(array), "cpu:0").to(DEVICE)
 
 
@@ -233,7 +232,6 @@ class TestTables:
         return state
 
     def uploaded(self, number):
-        """Return the table of tensors number ``number``."""
         return one_device._uploaded(((number, number + 64, 1024),), self.device)
 
     def test_are_copied_once(self, gpu):

@@ -46,7 +46,6 @@ def slow_calls(monkeypatch):
 
 
 def value(gpus, arrays, device="gpu:0"):
-    """Return replicas on one GPU, given NumPy arrays."""
     tensors = [gpus.put(HOST.from_host(np.array(array), "cpu:0"), device) for array in arrays]
     return PerReplica(tensors, [device] * len(tensors))
 

@@ -18,7 +18,6 @@ END_OF_BLOCK = "\x1e"
 
 
 def having(*languages):
-    """Return the papers that have blocks in one of these languages."""
     return [paper for paper in PAPERS if any(block.language in languages for block in blocks_of(paper))]
 
 

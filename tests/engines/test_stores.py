@@ -21,17 +21,14 @@ class Shelf:
         self.error = None
 
     def set(self, key, value):
-        """Keep a value, or fail."""
         if self.error is not None:
             raise self.error
         self._values[key] = value.encode() if isinstance(value, str) else value
 
     def get(self, key):
-        """Return a value."""
         return self._values[key]
 
     def check(self, keys):
-        """Return whether all are there."""
         return all(key in self._values for key in keys)
 
 
@@ -58,7 +55,6 @@ def together(body, size=3):
 
 @pytest.fixture
 def shelf():
-    """A store of this process."""
     return Shelf()
 
 
@@ -70,7 +66,6 @@ class TestStoreRoster:
         assert told == [[_SAID] * 20] * 3
 
     def test_ranks_that_do_not_come_are_named_at_the_deadline(self, shelf):
-        """All that are there hear it when the first has waited as long as it may."""
         began = time.monotonic()
         first, second = together(lambda rank: connect(shelf, rank, 3, (0.3, 60)[rank]), 2)
         assert (first.ranks, second.ranks) == ((2,), (2,))
@@ -78,8 +73,6 @@ class TestStoreRoster:
         assert time.monotonic() - began < 20
 
     def test_a_rank_that_gives_up_says_why(self, shelf):
-        """Those that wait for it, in whatever step, hear its reason at once."""
-
         def go_on(rank):
             bootstrap = StoreBootstrap(shelf, rank, 2, "job")
             bootstrap.exchange(b"1", time.monotonic() + 20)

@@ -101,7 +101,6 @@ class FakeStreams:
             self._accesses[part.buffer].append(access)
 
     def signal(self, stream: DeviceStream) -> _Event:
-        """Return an event that knows what the stream knows."""
         queue = self._queues[stream]
         return _Event(stream, queue.given, dict(queue.clock))
 

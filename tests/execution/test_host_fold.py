@@ -44,7 +44,6 @@ def run(before):
 
 @pytest.fixture(scope="module")
 def reports():
-    """Return the reports of two processes, with and without the native core."""
     return run(""), run(WITHOUT_NATIVE)
 
 

@@ -34,13 +34,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:NCCL is not used")
 
 @pytest.fixture
 def fake():
-    """Return a backend of nine fake devices that treefold knows."""
     with additional_backend(FakeBackend(9)) as backend:
         yield backend
 
 
 def placed(fake, arrays):
-    """Return arrays as replicas, one per device."""
     return PerReplica([fake.array(array, fake.devices[r]) for r, array in enumerate(arrays)])
 
 

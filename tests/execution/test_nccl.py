@@ -65,7 +65,6 @@ class FakeNccl:
 
 @pytest.fixture
 def gpus():
-    """Return GPUs that are not there, in place of PyTorch's."""
     with pretended_gpus(COUNT) as backend:
         yield backend
 
@@ -79,7 +78,6 @@ def nccl(gpus, monkeypatch):
 
 
 def put(gpus, arrays):
-    """Return one tensor per GPU, given NumPy arrays."""
     tensors = [HOST.from_host(np.array(array), "cpu:0") for array in arrays]
     return PerReplica([gpus.put(tensor, f"gpu:{index}") for index, tensor in enumerate(tensors)])
 

@@ -26,15 +26,12 @@ class FakeMachine:
         self.num_copies = 0
 
     def machine(self):
-        """Name it."""
         return self.name
 
     def devices(self):
-        """Two GPUs and the host."""
         return ["gpu:0", "gpu:1", "cpu:0"]
 
     def put(self, pattern, device):
-        """Keep the device beside the bytes."""
         return [device, pattern.copy()]
 
     def copy(self, source, target):
@@ -45,12 +42,10 @@ class FakeMachine:
             target[1][:] = arrived
 
     def seconds_to_copy(self, source, target):
-        """Take what a link of this latency and bandwidth takes."""
         del target
         return ALPHA + len(source[1]) / BANDWIDTH
 
     def get(self, buffer):
-        """Return the bytes."""
         return buffer[1]
 
     def load(self, pairs):
@@ -75,7 +70,6 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def flips(data):
-    """Return the data with one bit of one byte wrong."""
     data[len(data) // 2] ^= 16
     return data
 

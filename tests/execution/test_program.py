@@ -28,7 +28,6 @@ def round_robin(ranks, hosts):
 
 
 def work_of(replicas, lengths=(7, 5, 1), goal=Goal.FOLD):
-    """Return the work of ranks with so many replicas."""
     sources = tuple(f"{rank}/cpu:{index}" for rank, count in enumerate(replicas) for index in range(count))
     ends = tuple(f"{rank}/cpu:0" for rank in range(len(replicas)))
     return [LeafWork(Leaf("int64", goal), (length,) * len(sources), sources, ends) for length in lengths]

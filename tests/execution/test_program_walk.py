@@ -40,7 +40,6 @@ class Mailbox:
 
 
 def movement_of(hosts, length):
-    """Return the direct plan's movement of one leaf of int64."""
     devices = tuple(f"{rank}/cpu:0" for rank in range(sum(map(len, hosts))))
     return direct(hosts).movement([LeafWork(Leaf("int64", Goal.FOLD), (length,) * len(devices), devices, devices)])
 
@@ -101,7 +100,6 @@ class TestShares:
     HOSTS, LENGTH = ((0, 1), (2, 3)), 1 << 22
 
     def walk_of(self, rank):
-        """Return the walk of a rank of host 0."""
         movement = movement_of(self.HOSTS, self.LENGTH)
         own = [program_of(movement, one, self.HOSTS) for one in self.HOSTS[0]]
         return ProgramWalk(movement, own, rank, chunk_bytes=1 << 18, num_tags=1000)

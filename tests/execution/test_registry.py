@@ -27,7 +27,6 @@ class Elsewhere(Executor):
         self.timeouts = []
 
     def refusal(self, call):
-        """Take what lies on fake devices, in two replicas."""
         return "" if set(call.frameworks) == {"fake"} and len(call.routes[0][0]) == 2 else "it dreams of fakes"
 
     def run(self, plan, inputs, fold, out):
@@ -46,7 +45,6 @@ def fake():
 
 @pytest.fixture
 def elsewhere():
-    """Return one more executor, which is registered."""
     with additional_executor(Elsewhere(), TRAITS) as executor:
         yield executor
 
@@ -87,7 +85,6 @@ class TestAdditionalExecutor:
             HierarchicalCopyAllReduce().reduce("sum", value, value, CommunicationOptions(implementation="RING"))
 
     def test_is_known_inside_the_block_only(self, fake):
-        """A plan that names it holds there, and nowhere else; it still says how it ran."""
         value = replicas(fake)
         with additional_executor(Elsewhere(), TRAITS):
             plan = HierarchicalCopyAllReduce().plan(value, value)

@@ -181,7 +181,6 @@ def test_a_schedule_runs_on_one_thread_in_its_own_order():
 
 
 def test_the_oracle_agrees():
-    """The sum names every owner: 2^0 + … + 2^(n-1) times the base value."""
     for count, ops in itertools.product((3, 5, 7), OPS):
         plan, columns = planned(ops, gpus(count))
         _, outputs = run(plan, columns)

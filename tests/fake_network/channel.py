@@ -71,7 +71,6 @@ class FakeNetwork:
 
     @property
     def sends(self) -> Sequence[Sent]:
-        """All messages, in the order in which ranks began to send them."""
         return self._wire.sends
 
     def paused_s(self, rank: int) -> float:
@@ -177,7 +176,6 @@ class FakeNetwork:
 
     @property
     def parts(self) -> tuple[Scheduler, Wire, Store]:
-        """What channels work on."""
         return self._scheduler, self._wire, self._store
 
 

@@ -12,7 +12,6 @@ class Store:
     """A mapping that survives the ranks, on none of their hosts, as a launcher's is."""
 
     def __init__(self, scheduler: Scheduler, wire: Wire) -> None:
-        """Begin empty."""
         self._scheduler, self._wire = scheduler, wire
 
     def say(self, end: End, word: bytes, written: list[None]) -> None:
@@ -73,7 +72,6 @@ class Store:
         return successor.ends
 
     def _later(self, end: End, action: Callable[[], None]) -> None:
-        """Do something when a word between a rank and the store has arrived."""
         self._scheduler.at(self._scheduler.now + self._wire.delay(), self._arrive, end, action)
 
     def _arrive(self, end: End, action: Callable[[], None]) -> None:

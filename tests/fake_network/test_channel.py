@@ -49,13 +49,11 @@ class Clearing(Faulty):
 
 class Late(Faulty):
     def wait(self, deadline):
-        """Return a second after the deadline."""
         return self._channel.wait(deadline + 1)
 
 
 class Wordless(Faulty):
     def stop(self, word, deadline):
-        """Stop without the word."""
         self._channel.stop(b"" if word else word, deadline)
 
 
@@ -63,7 +61,6 @@ class Repeating(Faulty):
     last = None
 
     def wait(self, deadline):
-        """Return at the deadline what was returned before."""
         transfer, before = self._channel.wait(deadline), self.last
         self.last = transfer
         return transfer or before

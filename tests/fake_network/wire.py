@@ -97,7 +97,6 @@ class Decision:
     came: set[int] = field(default_factory=set)
 
     def have_all_come(self) -> bool:
-        """Tell whether the members are a group."""
         return len(self.came) == len(self.members)
 
 
@@ -270,7 +269,6 @@ class Wire:
                 self._scheduler.at(self._scheduler.now + self.delay(), self.wake, end)
 
     def is_out(self, end: End) -> bool:
-        """Tell whether all that an end has sent has arrived, or never will."""
         own = (stream for stream in end.session.streams.values() if stream.sender is end)
         return all(stream.is_broken or stream.arrived == stream.sent for stream in own)
 

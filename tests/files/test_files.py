@@ -18,7 +18,6 @@ needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="needs the mode
 
 @pytest.fixture
 def umask():
-    """Take the usual umask for a test."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -29,7 +28,6 @@ def mode_of(path):
 
 
 def write(path, contents=b"new", **how):
-    """Write a file through the ``with`` block."""
     with written_whole(path, **how) as file:
         file.write(contents)
 
@@ -179,7 +177,6 @@ class TestCheckWritable:
 
 class TestPackage:
     def test_writes_files_nowhere_else(self):
-        """One module creates what stays: names, modes, links and half-written files are its business alone."""
         source = Path(files.__file__).parent
         creates = re.compile(
             r"write_text\(|write_bytes\(|savefig\((?!file)|open\([^)]*['\"][wxa]b?['\"]|NamedTemp|mkstemp"

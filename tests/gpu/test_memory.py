@@ -37,17 +37,14 @@ def room_for(nbytes):
 
 
 def filled(count, shape, dtype=torch.float32):
-    """Return a tensor per replica that names it."""
     return [torch.full(shape, 2.0**replica, dtype=dtype, device="cuda") for replica in range(count)]
 
 
 def are_filled(tensors):
-    """Tell whether they still name their replicas."""
     return [bool((tensor == 2.0**replica).all()) for replica, tensor in enumerate(tensors)] == [True] * len(tensors)
 
 
 def refused(call):
-    """Return what is noted with the error of a call that finds no memory."""
     with pytest.raises(torch.cuda.OutOfMemoryError, match="out of memory") as caught:
         call()
     return " ".join(caught.value.__notes__)

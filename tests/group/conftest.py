@@ -16,14 +16,12 @@ from treefold import _native
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_memory():
-    """Skip all tests of this folder where groups lack what they need."""
     if not _native.HAS_SHARED_MEMORY:
         pytest.skip("this system has no shared memory of the kind that groups need")
 
 
 @pytest.fixture(scope="session")
 def ranks():
-    """What starts ranks and tells how they ended."""
     processes = RankProcesses()
     yield processes
     processes.close()

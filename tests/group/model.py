@@ -42,7 +42,6 @@ class Rules:
     chooses_once: bool = True
 
     def half(self, operation: int, chunk: int) -> int:
-        """Return which half of the staging memory a chunk is in."""
         return (operation + chunk * self.has_double_buffer) & 1
 
 
@@ -76,7 +75,6 @@ class State(NamedTuple):
 
 
 def put(values: tuple, index: int, value: object) -> tuple:
-    """Return the values with one replaced."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -150,7 +148,6 @@ class Model:
         return len(seen)
 
     def is_done(self, rank: Rank) -> bool:
-        """Tell whether a rank makes no more calls."""
         return rank.operation > len(self.calls) or "broken" in rank.outcomes
 
     def check(self, state: State, followers: list[tuple[str, State]]) -> None:
@@ -187,15 +184,12 @@ class Model:
                 yield f"{me} {name}{rank.role and '/'}{rank.role} {chunk}", follower
 
     def now(self, state: State, me: int, **changes: object) -> State:
-        """Return the state with one rank changed."""
         return state._replace(ranks=put(state.ranks, me, state.ranks[me]._replace(**changes)))
 
     def next(self, state: State, me: int, **changes: object) -> State:
-        """Return the state with one rank a step further."""
         return self.now(state, me, step=state.ranks[me].step + 1, role="", **changes)
 
     def finish(self, state: State, me: int) -> State:
-        """Return the state with one rank at the end of its operation."""
         return self.now(state, me, step=len(self.steps[state.ranks[me].operation - 1]) - 1, role="")
 
     def decide(self, state: State, operation: int, event: str) -> State:
@@ -208,7 +202,6 @@ class Model:
         return state._replace(sequence=operation, phase=after, was_refused=was_refused)
 
     def outcome(self, state: State, rank: Rank) -> str:
-        """Return how a rank's operation stands, as it reads it from the decision."""
         if state.sequence == rank.operation or (state.phase == "broken" and state.sequence < rank.operation):
             return state.phase
         return "refused" if state.was_refused else "committed"
@@ -216,12 +209,10 @@ class Model:
     # What steps do. Each yields the states that may follow.
 
     def do_enter(self, state: State, me: int, _: int) -> Iterator[State]:
-        """Begin the operation, if nobody has."""
         state = self.decide(state, state.ranks[me].operation, "enter")
         yield self.finish(state, me) if state.phase == "broken" else self.next(state, me)
 
     def do_publish(self, state: State, me: int, _: int) -> Iterator[State]:
-        """Write this rank's descriptor."""
         operation = state.ranks[me].operation
         slots = put(state.slots[me], operation & 1, operation)
         yield self.next(state._replace(slots=put(state.slots, me, slots)), me)
@@ -248,11 +239,9 @@ class Model:
         return state._replace(staging=put(state.staging, me, put(state.staging[me], half, tag)))
 
     def do_write(self, state: State, me: int, chunk: int) -> Iterator[State]:
-        """Begin to write a chunk into staging."""
         yield self.next(self._stage(state, me, chunk, "half written"), me)
 
     def do_written(self, state: State, me: int, chunk: int) -> Iterator[State]:
-        """End writing it."""
         yield self.next(self._stage(state, me, chunk, (state.ranks[me].operation, chunk)), me)
 
     def _read(self, state: State, me: int, chunk: int) -> None:
@@ -263,7 +252,6 @@ class Model:
                 raise Violation(f"rank {me} reads staging of {other} that is {state.staging[other][half]}")
 
     def do_read(self, state: State, me: int, chunk: int) -> Iterator[State]:
-        """Begin to read the chunk of all others."""
         self._read(state, me, chunk)
         yield self.next(state, me)
 
@@ -282,7 +270,6 @@ class Model:
         yield self.next(state._replace(areas=areas), me)
 
     def do_fold_alled(self, state: State, me: int, chunk: int) -> Iterator[State]:
-        """End reading, and have the whole result."""
         self._read(state, me, chunk)
         yield self.next(state, me, outs=(*state.ranks[me].outs, True))
 
@@ -292,12 +279,10 @@ class Model:
             raise Violation(f"rank {me} copies out of operation {rank.operation}: {state.areas[rank.area]}")
 
     def do_copy_out(self, state: State, me: int, chunk: int) -> Iterator[State]:
-        """Begin to copy the result out."""
         self._see_result(state, me, chunk)
         yield self.next(state, me)
 
     def do_copied_out(self, state: State, me: int, chunk: int) -> Iterator[State]:
-        """End copying it."""
         self._see_result(state, me, chunk)
         yield self.next(state, me, outs=(*state.ranks[me].outs, True))
 

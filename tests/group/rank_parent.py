@@ -80,7 +80,6 @@ class Rank:
 
 
 def send(connection: socket.socket, message: Any) -> None:
-    """Send a message to the other side."""
     data = pickle.dumps(message)
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
@@ -109,7 +108,6 @@ class _Started:
     ended: dict[str, Any] | None = None
 
     def read(self) -> None:
-        """Read what has been written of its report."""
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self.report, 1 << 16):
                 self.data += part
@@ -296,7 +294,6 @@ def footprint() -> dict[str, int]:
 
 
 def changes(before: dict[str, int]) -> list[tuple[str, int, int]]:
-    """Return what is not as it was."""
     now = footprint()
     return [(name, then, now[name]) for name, then in before.items() if then != now[name]]
 

@@ -20,7 +20,6 @@ def heard(me, seconds):
 
 
 def connect_briefly(me, *, absent, seconds):
-    """Connect, but for ranks that do not come."""
     return None if me.rank in absent else heard(me, seconds)
 
 

@@ -36,7 +36,6 @@ def make_calls(me, *, first):
 class TestAnyCall:
     @pytest.mark.parametrize("size", range(1, 9))
     def test_gives_the_bits_of_one_process(self, ranks, size):
-        """On every rank, whatever dtype, op, replicas, sizes, memory, structure, weights and outputs."""
         ended = ranks.run(World(make_calls, size, {"first": size * 1_000_000}, seconds=3_000 if IS_FULL else 300))
         assert [one.error for one in ended] == [None] * size
         assert [len(one.value) for one in ended] == [CALLS] * size

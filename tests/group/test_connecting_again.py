@@ -85,13 +85,11 @@ def use(group, number, end):
 
 
 def expected(rank):
-    """Return what a rank says of the groups of ``ENDS``."""
     others = ("ValueError", "KeyboardInterrupt") if rank == 1 else ("PeerLostError",) * 2
     return [(7.0 * 10**number, end) for number, end in enumerate(("closed", *others))]
 
 
 def use_one_after_the_other(me):
-    """Connect with one ticket again and again."""
     return [use(connect(me.ticket, connect_timeout_seconds=30), number, end) for number, end in enumerate(ENDS)]
 
 
@@ -182,7 +180,6 @@ def written(script, folder, launcher):
 class TestUnderALauncher:
     @pytest.mark.parametrize("source", _LAUNCHERS)
     def test_ranks_connect_after_each_end_of_a_group(self, source, tmp_path):
-        """They have closed it, one has raised, or one was interrupted in a call; all sums are right."""
         if source in _NEEDS:
             skip_without(_NEEDS[source])
         script = _SCRIPT.format(folder=str(Path(__file__).parent), setup=_SETUP.get(source, ""))
@@ -201,7 +198,6 @@ class TestWithTickets:
         assert [one.value for one in ended] == [expected(rank) for rank in range(3)], ended
 
     def test_groups_that_follow_each_other_quickly_do_not_mix(self, ranks):
-        """A rank that is ahead waits for the next group of the others."""
         ended = ranks.run(World(connect_often, 4, {"times": 100}, timeout_seconds=None))
         assert [one.value for one in ended] == [{15.0}] * 4, ended
 
@@ -223,6 +219,5 @@ class TestWithTickets:
         assert [one.value for one in ended] == [3.0] * 2, ended
 
     def test_a_rank_that_was_late_meets_those_that_connect_again(self, ranks):
-        """It has missed an attempt, and waits for the next."""
         ended = ranks.run(World(come_late, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * 3, ended

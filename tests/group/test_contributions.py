@@ -19,7 +19,6 @@ optree.register_pytree_node(
 
 
 def text_of(tags):
-    """Return the structure of a layer as text."""
     return structure_of(optree.tree_structure(Layer(1, tags), namespace="contributions"))
 
 

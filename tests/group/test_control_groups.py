@@ -53,7 +53,6 @@ def reduce_in_a_container(me, *, folder, elements):
 
 
 def count_cores(me, *, folder):
-    """Return how many cores this process may use."""
     del me
     os.environ["TREEFOLD_TEST_CGROUPS"] = folder
     return memory_limits.usable_cores()

@@ -57,7 +57,6 @@ def points(path):
 
 
 def expected(path, seed, size):
-    """Return what a call puts out if it happens."""
     index = np.arange(elements(path, size))
     total = 2 ** (size - 1) if path == "placed" else 2**size - 1
     return b"" if path == "agree" else ((index + seed) % 7 * total).astype(np.float32).tobytes()

@@ -12,7 +12,6 @@ _LARGE = 40_000
 
 
 def mine(me, offset=0):
-    """Return a large contribution that names its owner."""
     return np.full(_LARGE, 2**me.rank + offset, np.float32)
 
 

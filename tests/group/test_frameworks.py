@@ -40,7 +40,6 @@ if is_wide := os.environ.get(
 
 @pytest.fixture(scope="module")
 def framework_ranks(programs):
-    """Ranks whose parent has imported every framework."""
     processes = RankProcesses({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "OMP_NUM_THREADS": "1"}, programs)
     yield processes
     processes.close()
@@ -63,7 +62,6 @@ def to_numpy(array):
 
 
 def is_same(kind, array, expected):
-    """Tell whether an array is the framework's own and has these values."""
     return isinstance(array, _KIND[kind]) and np.array_equal(to_numpy(array), to_numpy(expected))
 
 
@@ -113,7 +111,6 @@ def weigh(me, *, kind):
 
 
 def rows_of(kind, rank, count):
-    """Return sparse rows that name their owner."""
     make = _MAKE[kind]
     values = np.full((count, 2), 2.0**rank, np.float32)
     return IndexedSlices(make(values), make(np.arange(count, dtype=np.int64)), (8, 2))

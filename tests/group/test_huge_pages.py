@@ -22,7 +22,6 @@ def sum_in_shared_memory(me):
 
 
 def has_huge_pages():
-    """Tell whether shared memory may have huge pages if it asks for them."""
     return SETTING.exists() and re.search(r"\[(always|within_size|advise|force)\]", SETTING.read_text(encoding="ascii"))
 
 

@@ -41,7 +41,6 @@ def interrupt_where_it_waits(me, *, path, stage):
 
 
 def table(me):
-    """Return a contribution of three rows that names its owner."""
     return np.full((3, 14_000), 2**me.rank, np.float32)
 
 
@@ -72,7 +71,6 @@ def interrupt_while_it_reads(me, *, call):
 
 
 def time_out(_):
-    """Raise as a handler of alarms does."""
     raise TimeoutError("an alarm")
 
 
@@ -84,7 +82,6 @@ class Halves:
 
     @link.one_call
     def all_reduce(self, value, between):
-        """Reduce the halves of a value in place, and call ``between`` behind each."""
         for half in self._link.parts(np.split(value, 2)):
             self._reductions.all_reduce(half, "sum", out=half)
             between(half)

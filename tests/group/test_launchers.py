@@ -47,7 +47,6 @@ class TestMpi:
         assert [(tmp_path / str(rank)).read_text() for rank in range(4)] == ["5.0", "10.0", "5.0", "10.0"]
 
     def test_the_example_runs_as_it_stands(self):
-        """It does not import mpi4py itself."""
         assert "all ranks hold the same bits: True" in launch(MPIEXEC, "-n", "3", sys.executable, _EXAMPLE)
 
 

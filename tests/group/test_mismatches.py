@@ -193,7 +193,6 @@ class TestRefusedCalls:
 
 
 def refuse_on_all(me, *, call):
-    """Make a call that every rank refuses."""
     story = told(REFUSED[call], me.group)
     assert me.group.all_reduce(np.float32(2**me.rank)) == 2**me.size - 1
     return story

@@ -9,7 +9,6 @@ from treefold.testing import owned
 
 
 def of(rank, *shape, dtype="float32"):
-    """Return an array whose elements differ by position and by rank."""
     return owned(rank, shape, dtype) if shape else np.asarray(2**rank, dtype)
 
 
@@ -19,7 +18,6 @@ def rows(rank, other, count):
 
 
 def usable(group):
-    """Tell whether the next call of the group is right."""
     return float(group.all_reduce(np.float32(2**group.rank))) == 2**group.size - 1
 
 
@@ -124,7 +122,6 @@ def exchange_wrongly(group, what):
 
 
 def on_one_host(me, *, body, arguments):
-    """Run a body of this module on a rank."""
     return globals()[body](me.group, *arguments)
 
 

@@ -13,7 +13,6 @@ _LARGE = 200_001
 
 
 def is_usable(me):
-    """Tell whether the next call of the group is right."""
     return float(me.group.all_reduce(np.float32(2**me.rank))) == 2**me.size - 1
 
 
@@ -79,7 +78,6 @@ class TestBatches:
 
     @pytest.mark.parametrize(("what", "says"), [("shape", "Replica 1 has float32 (4,)"), ("weights", "weights")])
     def test_wrong_on_one_rank_are_refused_on_all(self, ranks, what, says):
-        """And the group stays usable."""
         ended = ranks.run(World(reduce_a_batch_wrongly, 2, {"what": what}))
         assert all(one.error is None for one in ended), ended
         assert all(says in one.value[0][1] and one.value[1] for one in ended), ended

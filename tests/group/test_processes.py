@@ -21,7 +21,6 @@ _LARGE = 40_000
 
 
 def mine(me, offset=0):
-    """Return a large contribution that names its owner."""
     return np.full(_LARGE, 2**me.rank + offset, np.float32)
 
 
@@ -39,7 +38,6 @@ def start_a_program(me):
 
 
 def _pipe_of(group):
-    """Return the name of the pipe by which others see this rank end."""
     return str(Path(f"/proc/self/fd/{group._link._lifeline.cut.peek()[2][0]}").readlink())
 
 

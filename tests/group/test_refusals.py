@@ -105,7 +105,6 @@ def reduce_where_memory_is_refused(me, *, nth, path):
 
 
 def run_out_of_areas(me):
-    """Keep more results than there is memory for."""
     kept = [me.group.all_reduce(np.full(_LARGE, 2**me.rank + turn, np.float32)) for turn in range(90)]
     return all(result[7] == 3 + 2 * turn for turn, result in enumerate(kept))
 

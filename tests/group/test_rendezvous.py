@@ -50,7 +50,6 @@ def answer_to(ticket, data):
 
 
 def finish(me):
-    """Connect as the rank that this is, and prove that the group works."""
     me.group = connect(me.ticket, connect_timeout_seconds=30, timeout_seconds=60)
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 
@@ -96,7 +95,6 @@ SILENT = [say_garbage, have_no_token, be_a_rank_that_nobody_waits_for, be_anothe
 
 
 def meet_a_stranger(me, *, stranger):
-    """Let rank 1 be a stranger first."""
     said = b"" if me.rank != 1 else globals()[stranger](Ticket.read(me.ticket))
     return said, finish(me)
 

@@ -39,7 +39,6 @@ class Calls:
         self.total = sum(self.everyone)
 
     def all_reduce(self):
-        """Into new memory, which is kept."""
         return self._keeps(self.group.all_reduce(self.mine), self.total)
 
     def in_place(self):
@@ -71,22 +70,18 @@ class Calls:
         return np.array_equal(result, self.everyone[0])
 
     def reduce(self):
-        """To one rank."""
         result = self.group.reduce(self.mine, root=self.root)
         return np.array_equal(result, self.total) if self.group.rank == self.root else result is None
 
     def reduce_scatter(self):
-        """To each its part."""
         length = len(self.mine) // self.group.size * self.group.size
         part = self.group.reduce_scatter(self.mine[:length].copy())
         return np.array_equal(part, np.split(self.total[:length], self.group.size)[self.group.rank])
 
     def broadcast(self):
-        """From one rank."""
         return self._keeps(self.group.broadcast(self.mine, root=self.root), self.everyone[self.root])
 
     def all_gather(self):
-        """Of parts that differ in length."""
         result = self.group.all_gather(self.mine[self.group.rank :])
         return self._keeps(result, np.concatenate([one[rank:] for rank, one in enumerate(self.everyone)]))
 
@@ -98,7 +93,6 @@ class Calls:
         return np.array_equal(result, np.concatenate(self.everyone).reshape(1, -1))
 
     def barrier(self):
-        """Only meet."""
         self.group.barrier()
         return True
 

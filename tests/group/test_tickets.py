@@ -9,7 +9,6 @@ from treefold.group import Ticket, connect
 
 
 def finish(me):
-    """Connect as the rank that this is, and prove that the group works."""
     me.group = connect(me.ticket, connect_timeout_seconds=30, timeout_seconds=60)
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 

@@ -50,7 +50,6 @@ class Caller:
 
 
 def described(error):
-    """Return an error as the test reads it."""
     return {"error": type(error).__name__, "says": str(error), "ranks": list(getattr(error, "ranks", ()))}
 
 

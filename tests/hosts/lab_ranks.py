@@ -56,6 +56,5 @@ class Ranks:
         return told
 
     def make(self, call, ranks=None, **options):
-        """Let ranks make a call, and return what became of it."""
         self.tell(call, ranks, **options)
         return self.hear(ranks)

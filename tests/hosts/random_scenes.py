@@ -206,7 +206,6 @@ class OutOfMemory:
 
     @one_call
     def call(self) -> None:
-        """Fail before anything is told."""
         raise MemoryError
 
 

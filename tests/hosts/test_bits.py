@@ -25,7 +25,6 @@ LENGTH = 5003
 
 
 def finite(replica, dtype, length=LENGTH):
-    """Return finite values of a replica whose sums round, and sometimes cancel."""
     values = mixed_values(replica, (length,), dtype, is_finite=True)
     return values if dtype == "float16" else np.clip(values, -1e9, 1e9).astype(dtype)
 
@@ -95,7 +94,6 @@ class TestPlan:
 
     @staticmethod
     def plans(value, op, *, size=3, guarantee="exact"):
-        """Return the plan of a group in which every rank brings this value."""
         return fake_groups.run(size, lambda group: group.plan(value, op), guarantee=guarantee)[1][0]
 
     @pytest.mark.parametrize(

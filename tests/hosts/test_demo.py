@@ -25,7 +25,6 @@ def printed(processes):
 
 @pytest.fixture(scope="module")
 def bits_of_one_process():
-    """Return the digest of the weights that as many devices of one process train."""
     command = [sys.executable, "-m", *DEMO, "--devices", str(RANKS)]
     with subprocess.Popen(command, env=os.environ | {"COLUMNS": "200"}, stdout=subprocess.PIPE) as process:
         return re.search(r"SHA-256 of the weights is (\w{16})… on 3 of 3", printed([process]))[1]

@@ -21,11 +21,9 @@ def measured(**changes):
 
 class TestOptimum:
     def test_a_slow_port_bounds_all(self):
-        """Everything crosses it once each way; the other ports have room for the rest."""
         assert optimum(star(100, 100, 100, 25)) == pytest.approx(25e6 / 8 * PAYLOAD)
 
     def test_equal_ports(self):
-        """A host sends and receives 2·(H−1)/H times the value."""
         assert optimum(star(100, 100, 100, 100)) == pytest.approx(100e6 / 8 * PAYLOAD * 4 / 6)
 
     def test_two_nics(self):

@@ -28,7 +28,6 @@ def job():
 
 
 def begin(ranks):
-    """Let all ranks connect, and make a call that goes well."""
     assert set(ranks.make("connect", timeout_seconds=DEADLINE_S).values()) == {len(ranks.all)}
     assert set(ranks.make("reduce").values()) == {2 ** len(ranks.all) - 1}
 

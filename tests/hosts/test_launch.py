@@ -16,7 +16,6 @@ def pair(build):
 
 
 def printed(job):
-    """Return the lines of all processes of a job that has succeeded, sorted."""
     texts = [process.communicate(timeout=PATIENCE_S)[0].decode() for process in job.processes]
     assert job.wait(PATIENCE_S) == [0] * len(job.processes)
     return sorted(line for text in texts for line in text.splitlines())

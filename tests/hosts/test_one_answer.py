@@ -26,7 +26,6 @@ def contributions(dtype):
 
 
 def digest(array):
-    """Return the SHA-256 of an array's bytes."""
     return hashlib.sha256(array.tobytes()).hexdigest()
 
 

@@ -19,7 +19,6 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_TH
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_memory():
-    """Skip all tests of this folder where groups lack what they need."""
     if not _native.HAS_SHARED_MEMORY:
         pytest.skip("this system has no shared memory of the kind that groups need")
 

@@ -25,7 +25,6 @@ _FEATURES = 6
 
 
 def data(batches=4):
-    """Return x and y of an epoch, in the order in which one process sees them."""
     draws = np.random.default_rng(0)
     x = draws.normal(size=(batches * GLOBAL_BATCH, _FEATURES)).astype("float32")
     return x, np.sin(x.sum(axis=1, keepdims=True)).astype("float32")
@@ -39,7 +38,6 @@ def exact_data():
 
 
 def part_of(array, rank, size):
-    """Return a rank's part of every batch."""
     own = GLOBAL_BATCH // size
     batches = array.reshape(-1, GLOBAL_BATCH, *array.shape[1:])
     return batches[:, rank * own : (rank + 1) * own].reshape(-1, *array.shape[1:])
@@ -256,7 +254,6 @@ def applied_all(me):
 
 
 def applied_within(me):
-    """Apply gradients by a loss scale optimizer around a distributed one."""
     return told(applied, me, kind="wrapped")
 
 

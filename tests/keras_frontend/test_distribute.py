@@ -50,7 +50,6 @@ class TestDistribute:
         check_one_process(values, trained)
 
     def test_decays_and_averages_weights_as_one_process(self, values):
-        """Weight decay, moving averages of weights and clipping by norm see averaged gradients."""
         options = {"weight_decay": 0.05, "use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
         check_one_process(values, trained, (2,), optimizer="AdamW", clipnorm=0.05, **options)
 
@@ -87,7 +86,6 @@ class TestDistribute:
         assert values(trained_on_sums, 2) == [("KerasError", sentence)] * 2
 
     def test_weighs_samples_as_one_process(self, values):
-        """Steps of sequences that have weight 0, of which ranks have other numbers."""
         check_one_process(values, trained_on_weighted_steps, (2,))
 
     def test_averages_what_it_is_given(self, values):
@@ -143,7 +141,6 @@ class TestDistribute:
             assert sentence in said
 
     def test_saves_what_loads_without_treefold(self, values, tmp_path):
-        """Weights, optimizer and its state; training goes on in a process that cannot import treefold."""
         from keras_ranks import data  # noqa: PLC0415 - beside what it is for
 
         model, weights, given = tmp_path / "model.keras", tmp_path / "weights.npy", tmp_path / "given.npz"

@@ -25,21 +25,18 @@ from training_ranks import (
 
 class TestCallbacks:
     def test_start_from_rank_0(self, values):
-        """Its weights, and its optimizer's state, of which 8 steps are counted on."""
         first, second = values(started, 2)
         assert first == second
         assert first[1] == 5 + 8
 
     @pytest.mark.also_on("tensorflow")
     def test_let_dropout_differ(self, values):
-        """From the same seed on all ranks, whose weights stay alike."""
         masks, weights = zip(*values(dropped, 2), strict=True)
         assert len(set(weights)) == 1
         assert 0.2 < np.mean(np.equal(*masks)) < 0.8
 
     @pytest.mark.also_on("tensorflow")
     def test_average_logs_by_samples(self, values):
-        """One rank validates 8 samples, the other 12; all see what one process sees."""
         [expected] = values(logged, 1)
         first, second = values(logged, 2)
         assert first == second
@@ -53,7 +50,6 @@ class TestCallbacks:
         assert first == second
 
     def test_follow_rank_0(self, values, tmp_path):
-        """It stops in epoch 4, has halved the rate for it, writes alone, and restores the best weights for all."""
         first, second = values(decided, 2, path=str(tmp_path))
         assert first == second
         assert first[:3] == (4, [0.25, 0.25, 0.25, 0.125], ["0.weights.h5"])
@@ -64,7 +60,6 @@ class TestCallbacks:
         assert first[0] == [2, 3]
 
     def test_warm_up(self, values):
-        """From half the rates on 2 ranks, also of two optimizers; a schedule is refused."""
         sentence = (
             "warm_up_epochs sets the learning rate, and this optimizer has a schedule. "
             "Leave warm_up_epochs out, and let the schedule begin low."

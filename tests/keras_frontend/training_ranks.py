@@ -25,7 +25,6 @@ class Noted(keras.callbacks.Callback):
         self.rates, self.logs = [], []
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Note the rate that the epoch has."""
         if batch == 0:
             self.rates.append(float(self.model.optimizer.learning_rate))
 
@@ -202,7 +201,6 @@ def unbuilt(me):
 
 
 def counted(me, *, counts):
-    """Return the steps of numbers of batches, of which each rank has its own."""
     return [told_value(treefold.keras.steps, me.group, count) for count in counts[me.rank]]
 
 
@@ -231,7 +229,6 @@ def counted_datasets(me):
 
 
 def told_value(action, *arguments):
-    """Return what an action returns, or what it refuses."""
     made = []
     return made[0] if told(lambda: made.append(action(*arguments))) == "done" else told(action, *arguments)
 

@@ -69,7 +69,6 @@ def fold_of(rng, op):
 
 
 def reference(sources, fold, dtype):
-    """Return the fold as NumPy makes it."""
     result = fold.result_dtype(dtype)
     return fold_block(sources, fold, dtype=dtype, divisor=len(sources), result=result)
 

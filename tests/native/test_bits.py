@@ -74,7 +74,6 @@ class TestFold:
         assert not wrong
 
     def test_is_compared_often_enough_by_a_release(self):
-        """`make test-long` compares at least 200,000 cases."""
         assert FULL_CASES * len(FOLDS) >= 200_000
 
     @pytest.mark.parametrize("dtype", DTYPES)

@@ -79,7 +79,6 @@ def seeded(folder, file, right, wrong):
 
 @pytest.fixture(scope="module")
 def compiler():
-    """Return the compiler, of which there is one wherever the core was built."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ here")
     return "g++"

@@ -86,7 +86,6 @@ class TestMethods:
     METHODS = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset
 
     def asked(self, *tensors, others=()):
-        """Return tensors as a row whose methods were asked."""
         return _native.read_tensors("backend", TABLE, tensors, FLOAT32, None, (*self.METHODS, *others))
 
     def test_find_storages_that_were_resized(self):

@@ -37,7 +37,6 @@ else:
 
 
 def words_of(statement):
-    """Return what a process says that imports treefold with such a module."""
     program = IMPORT.format(path=_native.__file__, statement=statement)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     return done.stdout.strip()

@@ -12,7 +12,6 @@ NEEDED_BYTES = 5 << 30
 @pytest.mark.long
 class TestMoreElementsThan32BitsCount:
     def test_are_reduced_in_place(self):
-        """Every element of 2**31 + 7, the first and the last included, is the sum of both replicas."""
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - no file
             available = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}

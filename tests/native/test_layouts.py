@@ -18,7 +18,6 @@ def replicas_of(dtype):
 
 
 def expected_of(values, op, dtype):
-    """Return the fold of row-major copies, by NumPy."""
     return reference([value.reshape(-1) for value in values], Fold(ReduceOp[op.upper()]), dtype)
 
 

@@ -79,7 +79,6 @@ class TestCache:
             np.testing.assert_array_equal(result, owned(0, SHAPE) * 3 * 2**r)
 
     def test_is_bounded(self):
-        """The oldest goes when the newest would pass the bound."""
         _native.set_memory_limit(3 * NBYTES)
         arrays = [_native.empty(SHAPE, np.dtype("float32")) for _ in range(8)]
         starts = [array.__array_interface__["data"][0] for array in arrays]

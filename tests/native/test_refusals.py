@@ -11,7 +11,6 @@ FOUR = np.zeros(4, np.float32)
 
 
 def read_only():
-    """Return an array that must not be written."""
     array = np.zeros(4, np.float32)
     array.flags.writeable = False
     return array

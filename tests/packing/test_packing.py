@@ -12,7 +12,6 @@ from treefold.planners.packing import Fragment, Item, Pack, PackingPolicy
 
 
 def items(*lengths, dtype="float32"):
-    """Return one item per length, leaves counted from 0."""
     return [Item(leaf, dtype, length) for leaf, length in enumerate(lengths)]
 
 
@@ -21,7 +20,6 @@ def sizes(policy, lengths, num_devices=4):
 
 
 def contents(policy, values, num_devices=4):
-    """Return the leaves of each pack, for policies that do not cut values."""
     return [[f.leaf for f in pack.fragments] for pack in policy.packs(values, num_devices)]
 
 
@@ -149,7 +147,6 @@ class TestPrecedence:
         ],
     )
     def test_is_bytes_then_packs_then_groups_then_none(self, num_packs, max_bytes, bytes_per_pack, expected):
-        """Eight values of 4 bytes: ``bytes_per_pack`` of the call wins, then ``num_packs``, then small gradients."""
         ops = AllReduceCrossDeviceOps("hierarchical_copy", num_packs, max_bytes)
         value = PerReplica([[np.zeros(1, "float32")] * 8] * 2)
         plan = ops.plan(value, value, CommunicationOptions(bytes_per_pack=bytes_per_pack), walked=True)

@@ -18,19 +18,16 @@ SUM, DONE = Buffer("sum", "gpu:0", 4, Role.PARTIAL, 0), Buffer("done", "gpu:0", 
 
 
 def parts_of(*steps, buffers=(IN0, IN1, OUT), leaves=(FOLD,)):
-    """Return the parts of a movement, whose steps give buffers by their names."""
     index = {buffer.name: number for number, buffer in enumerate(buffers)}
     made = tuple(Step(tuple(_numbered(action, index) for action in step)) for step in steps)
     return {"leaves": leaves, "buffers": buffers, "steps": made}
 
 
 def prove(*steps, **parts):
-    """Return the movement, which is proved as it is made."""
     return Movement(**parts_of(*steps, **parts))
 
 
 def at(name, start=0, stop=4):
-    """Return a range by the name of its buffer."""
     return name, start, stop
 
 
@@ -162,7 +159,6 @@ class TestProve:
             prove(*steps, buffers=(IN0, IN1, out, DONE), leaves=(ROWS,))
 
     def test_refuses_to_overwrite_what_is_still_needed(self):
-        """A write over something unread is a lost contribution."""
         steps = [copy(at("in0"), at("here"))], [copy(at("in1"), at("here"))]
         sentence = r"^The plan does not hold: in step 2, elements 0:4 of here are overwritten before they are read\.$"
         with pytest.raises(PlanError, match=sentence):

@@ -20,7 +20,6 @@ OPS = (
 
 
 def written(**changes):
-    """Return the JSON of a small plan with some fields replaced."""
     value = PerReplica([owned(r, (4,)) for r in range(2)])
     return json.dumps({**json.loads(HierarchicalCopyAllReduce().plan(value, value, walked=True).to_json()), **changes})
 

@@ -24,7 +24,6 @@ print(two_shot(["gpu:0", "gpu:1", "gpu:2"]).movement(one_array(["gpu:0", "gpu:1"
 
 
 def made(devices=GPUS, length=100, dtype="float32", method=None):
-    """Return the movement of an all-reduce of one array."""
     return (method or two_shot(devices)).movement(one_array(devices, length, dtype))
 
 
@@ -44,7 +43,6 @@ def changed(movement, step, action, **changes):
 
 
 def gathered(goal):
-    """Return the movement of rows of two replicas."""
     builder = PlanBuilder([LeafWork(Leaf("float32", goal), (2, 3), GPUS[:2], GPUS[:2])])
     add_concat(builder, 0, "gpu:0")
     return builder.movement()

@@ -26,7 +26,6 @@ POLICIES = (PackingPolicy(), PackingPolicy(num_packs=1), PackingPolicy(num_packs
 
 
 def drawing(seed):
-    """Return a generator that draws the same every time."""
     return random.Random(seed)  # noqa: S311 - nothing is secret here
 
 

@@ -34,7 +34,6 @@ WORDS = [
 
 
 def made(num_replicas=3, length=8, ops=None, *, walked=True):
-    """Return the plan for an all-reduce of one float32 array per replica."""
     value = PerReplica([owned(r, (length,)) for r in range(num_replicas)])
     return (ops or HierarchicalCopyAllReduce()).plan(value, value, walked=walked)
 

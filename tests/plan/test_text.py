@@ -67,19 +67,16 @@ step 6: copy {0}→{1}, {0}→{2}, {3}→{4} (48 B)""",
 
 
 def headline(ops, count, devices, packs=" 1 pack,"):
-    """Return the first line of a plan for one array per replica."""
     replicas = "1 replica" if count == 1 else f"{count} replicas"
     return f"all_reduce by {ops}: 1 array per replica, {replicas},{packs} on {', '.join(devices)}\n"
 
 
 def on_hosts(ops, count, length=4, *, walked=False):
-    """Return the text of a plan on logical devices."""
     value = PerReplica([owned(r, (length,)) for r in range(count)])
     return str(ops.plan(value, value, walked=walked))
 
 
 def on_gpus(ops, count, length=4):
-    """Return the text of a plan on fake devices."""
     with additional_backend(FakeBackend(count)) as fake:
         value = PerReplica([fake.array(owned(r, (length,)), device) for r, device in enumerate(fake.devices)])
         return str(ops.plan(value, value))

@@ -16,7 +16,6 @@ SIZES = [2**12, 3 * 2**12, 2**15, 2**17, 300_000, 2**21, 2**24, 2**28, 2**32]
 
 
 def method_for(table, nbytes):
-    """Return the method of the first row that is large enough."""
     return next(row.method for row in table.rows if nbytes <= row.up_to_bytes)
 
 
@@ -77,7 +76,6 @@ class TestChoose:
         assert all("µs" in reason for reason in choice.reasons)
 
     def test_compares_each_method_with_the_next_best(self):
-        """In microseconds, at the largest size that the method serves."""
         comparison = Comparison(known_topology("ring:5"))
         for reason, row in zip(choose(comparison).reasons, choose(comparison).rows, strict=True):
             size = max(size for size in comparison.seconds if size <= row.up_to_bytes)

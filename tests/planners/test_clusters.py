@@ -23,7 +23,6 @@ def cluster(*ports, rails=1, alpha_us=10.0, kind="net"):
 
 
 def gb_per_s(topology, name):
-    """Return what a method reaches with large values where latency is nothing."""
     movement = MachineMethods(topology)[name].movement(one_array(topology.devices, 840 * len(topology.devices)))
     nbytes = 2**30
     return nbytes / simulate(movement, topology, nbytes, launch_s=0.0).duration_s / 1e9
@@ -40,7 +39,6 @@ class TestDirectBetweenHosts:
         assert gb_per_s(topology, "direct") == pytest.approx(best, rel=1e-6)
 
     def test_reaches_the_optimum_beside_a_slow_port(self):
-        """Equal slices would wait for it: 0.208 of 0.3125 GB/s."""
         topology = cluster(1.25, 1.25, 1.25, 0.3125, alpha_us=0)
         assert optimal_packing(topology).bound_bytes_per_s == pytest.approx(0.3125e9)
         assert gb_per_s(topology, "direct") == pytest.approx(0.3125, rel=1e-3)
@@ -56,7 +54,6 @@ class TestDirectBetweenHosts:
         assert sorted(crossing) == sorted([(a, (a + 8) % 16) for a in range(16)] * 2)
 
     def test_is_taken_where_it_is_as_good(self):
-        """On a switch, two shots and shallow trees take as long."""
         assert str(choose(Comparison(cluster(*[1.25] * 4)))) == "oneshot:13k:direct:inf"
 
     def test_gives_the_bits_of_one_pass_with_one_value_per_host(self):

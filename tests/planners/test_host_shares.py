@@ -31,7 +31,6 @@ def least_seconds(rates, contributions):
 
 
 def both_ways(*rates):
-    """Return ports that are as fast in both directions."""
     return [(Fraction(rate), Fraction(rate)) for rate in rates]
 
 

@@ -181,7 +181,6 @@ class TestPackedRings:
         assert pack_rings(known_topology("mesh:6")) == pack_rings(known_topology("mesh:6"))
 
     def test_go_through_other_devices_where_there_is_no_ring(self):
-        """The last of a line reaches the first by way of the others."""
         packing = pack_rings(known_topology("line:4"))
         assert packing.orders == (gpus(4),)
         assert packing.bytes_per_s == 25 * 10**9

@@ -46,7 +46,6 @@ def gpus(*numbers):
 
 
 def links(hops, pack=0):
-    """Return "from to" of the hops of a pack, in order."""
     return [f"{hop.source[4:]} {hop.target[4:]}" for hop in hops if hop.pack == pack]
 
 

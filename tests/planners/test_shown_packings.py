@@ -13,7 +13,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def machine():
-    """Return eight devices that no switch joins."""
     return treefold.known_topology("dgx1_v100")
 
 

@@ -20,7 +20,6 @@ SEEDS = [range(block, CASES, BLOCKS) for block in range(BLOCKS)]
 
 class TestOracles:
     def test_agree_with_theory(self):
-        """Partitions, all trees and flows give what is known of small machines."""
         assert sum(1 for _ in all_trees(5)) == 5**3
         assert best_partition(known_topology("dgx1_v100").restricted([f"gpu:{n}" for n in range(6)])) == 62_500_000_000
         assert best_partition(known_topology("ring:5")) == 5 * 25 * 10**9 / 4

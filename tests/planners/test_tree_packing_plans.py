@@ -145,7 +145,6 @@ class TestAlongPacking:
 
 class TestSplitByShares:
     def test_cuts_in_proportion(self):
-        """Ten elements in shares of 1/2, 1/5 and 3/10, across two values."""
         items = [Item(4, "float32", 3), Item(7, "float32", 7)]
         packs = split_by_shares(items, [Fraction(1, 2), Fraction(1, 5), Fraction(3, 10)])
         found = [[(f.leaf, f.start, f.stop) for f in pack.fragments] for pack in packs]

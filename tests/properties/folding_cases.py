@@ -64,13 +64,11 @@ op_dtypes = st.sampled_from(OP_DTYPES)
 
 
 def largest(dtype):
-    """Return the largest finite number of a float dtype, as an array of one."""
     values = special_values(dtype)
     return np.array([max(float(value) for value in values if abs(float(value)) != np.inf)], dtype)
 
 
 def replicas_of(seed, count, shape, dtype, *, is_finite=False):
-    """Return one array per replica, of every kind of value."""
     return [mixed_values(seed + replica, shape, dtype, is_finite=is_finite) for replica in range(count)]
 
 

@@ -21,7 +21,6 @@ weights = st.lists(st.floats(1e-3, 1e3), min_size=17, max_size=17)
 
 
 def folded(arrays, fold, dtype):
-    """Return what the NumPy kernel, the reference, makes of arrays."""
     return fold_block(arrays, fold, dtype=dtype, divisor=len(arrays), result=fold.result_dtype(dtype))
 
 

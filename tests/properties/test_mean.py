@@ -25,7 +25,6 @@ weights = st.lists(st.floats(0, 1e6).filter(lambda weight: weight == 0 or weight
 
 
 def given_weights(all_weights, count):
-    """Return so many weights, not all of them 0."""
     return [*all_weights[: count - 1], all_weights[count - 1] + 1.0]
 
 
@@ -188,7 +187,6 @@ class TestWeightedMean:
     @cases(0.5)
     @given(st.permutations(range(4)))
     def test_weights_stay_with_their_replicas(self, dtype, order):
-        """Replica r with weight 2**r: permuting both together changes nothing, and the mean says who weighed what."""
         values = [np.array([100.0**replica], dtype) for replica in order]
         own = [2.0**replica for replica in order]
         exact = sum(2**replica * 100**replica for replica in range(4)) / 15

@@ -14,7 +14,6 @@ output_layouts = st.lists(st.sampled_from(LAYOUTS), min_size=17, max_size=17)
 
 
 def plain(op, arrays):
-    """Return the reduction of row-major copies of arrays."""
     copies = [np.array(array, array.dtype.newbyteorder("="), order="C") for array in arrays]
     return ReductionToOneDevice().reduce(op, PerReplica(copies), "cpu:0")[0]
 

@@ -77,7 +77,6 @@ class TestSum:
     @cases(0.2)
     @given(counts, seeds)
     def test_of_integers_wraps_as_the_dtype_does(self, dtype, count, seed):
-        """A sum of integers is the true sum modulo 2**w, w the width of the dtype."""
         arrays = replicas_of(seed, count, (41,), dtype)
         bits = np.iinfo(dtype).bits
         for element, total in enumerate(treefold.all_reduce(arrays)[0].tolist()):

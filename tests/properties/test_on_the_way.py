@@ -177,7 +177,6 @@ class TestComplexProduct:
 
 
 def ordered(values):
-    """Return every order of a few values."""
     return list(itertools.permutations(values))
 
 

@@ -30,7 +30,6 @@ from treefold.testing import assert_same_bits, owned, owned_sum
 
 
 def have_op(op):
-    """Return the dtypes that an op has a meaning for."""
     return [dtype for name, dtype in OP_DTYPES if name == op]
 
 

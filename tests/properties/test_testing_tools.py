@@ -14,7 +14,6 @@ from treefold.testing import assert_same_bits, fold_arrays, mixed_values, owned,
 
 
 def next_to(number, end):
-    """Return the neighbour of a number in the direction of ``end``."""
     with np.errstate(over="ignore"):  # the neighbour of the largest is infinite
         return np.nextafter(number, np.array(end, number.dtype))
 
@@ -56,14 +55,12 @@ class TestOwned:
     @cases(0.2)
     @given(counts, shapes)
     def test_adds_up_to_owned_sum(self, dtype, count, shape):
-        """2**0 + 2**1 + … is 2**n − 1, which is exact as far as the documentation says."""
         count = min(count, {"float16": 8, "bfloat16": 5}.get(dtype, count))
         arrays = [owned(replica, shape, dtype) for replica in range(count)]
         assert_same_bits(fold_arrays(arrays, "sum"), owned_sum(count, shape, dtype))
 
     @pytest.mark.parametrize("lost", range(8))
     def test_betrays_who_is_missing(self, lost):
-        """The difference to the right sum is the lost replica's own contribution, and nobody else's."""
         arrays = [owned(replica, (11,)) for replica in range(8) if replica != lost]
         assert_same_bits(owned_sum(8, (11,)) - fold_arrays(arrays, "sum"), owned(lost, (11,)))
 

@@ -15,18 +15,15 @@ NS = "{http://www.w3.org/2000/svg}"
 
 
 def plan_for(ops, *, replicas, devices=None, leaves=3):
-    """Return the plan of ``ops`` for a few arrays on each replica."""
     value = PerReplica([[np.zeros(12, np.float32)] * leaves for _ in range(replicas)], devices=devices)
     return ops.plan(value, value, walked=True)
 
 
 def drawn(plan):
-    """Return the drawing of a plan under its own title."""
     return draw_movement(plan, title=f"{plan.collective} by {plan.algorithm}")
 
 
 def find(drawing, kind):
-    """Return the groups of a kind, such as ``"tf-copy"``."""
     root = ET.fromstring(drawing)  # noqa: S314 - our own text
     return [group for group in root.iter(f"{NS}g") if kind in group.get("class", "").split()]
 

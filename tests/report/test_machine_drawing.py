@@ -17,7 +17,6 @@ every_machine = pytest.mark.parametrize("name", NAMES)
 
 
 def overlap(one, other):
-    """Tell whether two boxes share more than an edge."""
     apart = abs(one.x - other.x) * 2 < one.width + other.width - 0.01
     return apart and abs(one.y - other.y) * 2 < one.height + other.height - 0.01
 
@@ -75,7 +74,6 @@ class TestLayOut:
         assert boxes["gpu:0"].y == boxes["gpu:3"].y < boxes["nvswitch"].y
 
     def test_stands_every_second_of_many_lower(self):
-        """24 devices under one switch take as much room as 12."""
         builder = TopologyBuilder("wide").switch("bus")
         for number in range(24):
             builder.device(f"cpu:{number}").link(f"cpu:{number}", "bus", gb_per_s=6)
@@ -84,7 +82,6 @@ class TestLayOut:
         assert layout.width < 900
 
     def test_bends_a_line_around_what_stands_between(self):
-        """A link in a row of devices passes below those between its ends; the paper has room for it."""
         builder = TopologyBuilder("bent").switch("bus")
         for number in range(4):
             builder.device(f"gpu:{number}").link(f"gpu:{number}", "bus", gb_per_s=6)

@@ -19,7 +19,6 @@ OFFLINE = ("--no-first-run", "--disable-background-networking", "--disable-compo
 
 @pytest.fixture(scope="module")
 def page(planned):
-    """Return the page of a DGX-1's four packs."""
     one = planned("dgx1_v100")
     return render_plan_page(story(one))
 
@@ -144,7 +143,6 @@ class TestPlayer:
         assert {tone for tone, more in dots if "none" not in more} <= {first}
 
     def test_shows_chunks_on_their_way(self, page, browse, still):
-        """At some time in the middle there are dots on the links, in and out, and every row of links has its load."""
         dom = browse(page, still)
         assert len(re.findall(r'<circle class="tf-(?:up|down) tf-tone-\d"', dom)) > 10
         assert len(re.findall(r"<span>\d+ %</span>", dom)) == page.count("<i><b></b></i>") > 0

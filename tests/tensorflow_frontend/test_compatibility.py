@@ -209,7 +209,6 @@ class TestMismatches:
 
 
 def quantized():
-    """Return a tensor of 8 bits with a meaning."""
     return tf.raw_ops.QuantizeV2(input=[0.25, 0.5], min_range=-1.0, max_range=1.0, T=tf.qint8).output
 
 

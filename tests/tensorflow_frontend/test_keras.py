@@ -20,7 +20,6 @@ BATCH, NUM_IMAGES, EPOCHS = 48, 384, 2
 
 @functools.cache
 def digits(dtype):
-    """Return images of handwritten digits, and which digits they are."""
     data = load_digits()
     return (data.images[:NUM_IMAGES, ..., None] / 16.0).astype(dtype), data.target[:NUM_IMAGES]
 
@@ -66,19 +65,16 @@ def fitted(strategy, dtype):
 
 @functools.cache
 def fitted_on_one_device(dtype):
-    """Return the weights after each epoch of plain training."""
     return fitted(tf.distribute.get_strategy(), dtype)
 
 
 def farthest(weights, others):
-    """Return the largest difference of two lists of arrays."""
     return max(float(np.max(np.abs(one - two))) for one, two in zip(weights, others, strict=True))
 
 
 class TestFit:
     @pytest.mark.parametrize("count", [2, 3, 8])
     def test_gives_the_weights_of_one_device(self, count, on_cpus):
-        """After every epoch, on any number of devices, the weights are those of one device with the same batches."""
         ops = HierarchicalCopyAllReduce(num_packs=2)
         epochs = zip(fitted(on_cpus(count, ops), "float64"), fitted_on_one_device("float64"), strict=True)
         assert max(farthest(ours, theirs) for ours, theirs in epochs) <= 1e-6

@@ -149,7 +149,6 @@ class TestReduce:
 
 class TestBatchReduce:
     def test_mixes_dtypes_shapes_and_destinations(self, way, on_devices):
-        """A batch that TensorFlow's packing crashes on."""
         kinds = [("float32", (3,)), ("float16", (2, 2)), ("float64", ()), ("float16", (1,)), ("float32", (0, 2))]
         values = [on_devices(owned(3, shape, dtype)) for dtype, shape in kinds]
 
@@ -187,7 +186,6 @@ class TestBatchReduce:
 
 
 def rows(replica, count=None):
-    """Return ``tf.IndexedSlices`` of rows 2**replica, at indices 0 … ``replica``."""
     count = replica + 1 if count is None else count
     return tf.IndexedSlices(tf.fill([count, 2], 2.0**replica), tf.range(count), tf.constant([4, 2]))
 

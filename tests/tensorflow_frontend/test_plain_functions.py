@@ -37,13 +37,11 @@ CASES += [(dtype, row) for dtype, rows in HOSTILE.items() for row in [*rows, [-0
 
 
 def bits(tensors):
-    """Return dtype, shape and bytes of each tensor of a structure."""
     arrays = [np.asarray(tensor) for tensor in tf.nest.flatten(tensors)]
     return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
 
 
 def assert_traced_alike(function, *tensors):
-    """Compare a function with what it returns eagerly."""
     assert bits(tf.function(function, autograph=False)(*tensors)) == bits(function(*tensors))
 
 
@@ -145,7 +143,6 @@ class TestPlan:
             assert (plan.executor, plan.guarantee) == ("local", "replica_order")
 
     def test_of_what_is_saved_names_no_operation_of_treefold(self, tmp_path):
-        """Processes that load it need not have treefold."""
         module = tf.Module()
         signature = [tf.TensorSpec([2])]
         module.total = tf.function(lambda one: treefold.reduce([one, one], "mean"), signature, autograph=False)

@@ -48,7 +48,6 @@ for count in (2, 3):
 
 @pytest.fixture
 def run(programs):
-    """Return what runs a program that imports TensorFlow to its end."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
     return lambda *command: programs.run(command, env=os.environ | quiet, cwd=ROOT)
 

@@ -52,7 +52,6 @@ def special(dtype, count):
 
 
 def reference(op, arrays):
-    """Return the fold of flat arrays by NumPy."""
     fold, dtype = Fold(ReduceOp.parse(op)), arrays[0].dtype.name
     return fold_block(arrays, fold, dtype=dtype, divisor=len(arrays), result=fold.result_dtype(dtype))
 

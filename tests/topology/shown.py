@@ -31,6 +31,5 @@ def tree(topology):
 
 
 def between(topology):
-    """Return GB/s of every link between sockets, once."""
     links = [link for link in topology.links if link.kind == "sys"]
     return {(link.source, link.target): link.bytes_per_s / 1e9 for link in links[::2]}

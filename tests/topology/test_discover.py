@@ -54,7 +54,6 @@ class FakeNvml:
 
 
 def write(folder, **files):
-    """Write the files of one device."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(f"{text}\n", encoding="utf-8")
@@ -86,7 +85,6 @@ def sysfs(tmp_path):
 
 @pytest.fixture
 def cpuinfo(tmp_path):
-    """An AMD CPU."""
     file = tmp_path / "cpuinfo"
     file.write_text("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", encoding="utf-8")
     return file

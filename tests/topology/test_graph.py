@@ -12,7 +12,6 @@ from treefold.topology.drawing.machine_drawing import draw_machine
 
 
 def pair(**link):
-    """Return two devices and one link between them."""
     return TopologyBuilder("pair").device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", **link).build()
 
 
@@ -43,7 +42,6 @@ class TestTopology:
         assert (topology.name, topology.notes) == (escaped, (escaped,))
 
     def test_adds_up_links_between_the_same_ends(self):
-        """Links of one kind become one, the quickest latency stays; capacity also sums over kinds."""
         builder = TopologyBuilder().device("gpu:0").device("gpu:1")
         builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=2, kind="nvlink")
         builder.link("gpu:1", "gpu:0", gb_per_s=0.1, back_gb_per_s=0.2, alpha_us=1, kind="nvlink")
@@ -95,7 +93,6 @@ class TestTopology:
         }
 
     def test_is_restricted_to_some_devices(self):
-        """The others go with their links; carriers stay; the order is the one asked for."""
         part = known_topology("dgx1_v100").restricted(["cuda:4", "gpu:0"])
         assert part.devices == ("gpu:4", "gpu:0")
         assert {(link.source, link.target) for link in part.links} == {("gpu:0", "gpu:4"), ("gpu:4", "gpu:0")}

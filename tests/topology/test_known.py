@@ -43,7 +43,6 @@ class TestKnownTopology:
             assert sum(widths) == total
 
     def test_wires_a_dgx1_as_its_cube_mesh(self):
-        """NVLinks from GPU 0: one to 1 and 2, two to 3 and 4, none to 5, 6, 7."""
         topology = known_topology("dgx1_v100")
         assert [topology.capacity("gpu:0", f"gpu:{n}") / (25 * 10**9) for n in range(8)] == [0, 1, 1, 2, 2, 0, 0, 0]
         assert sum(topology.capacities.values()) == 48 * 25 * 10**9

@@ -90,7 +90,6 @@ def devices_or_refusal(text):
 
 class TestPathOrText:
     def test_takes_a_path_in_both_spellings(self, tmp_path):
-        """A string without a line break is a path, and so is a Path; a file's machine is named after it."""
         file = tmp_path / "my machine.json"
         file.write_text(PAIR, encoding="utf-8")
         assert treefold.load_topology(file) == treefold.load_topology(str(file))

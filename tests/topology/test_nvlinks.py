@@ -51,7 +51,6 @@ def with_gpu(sm, links=""):
 
 
 def missing(text):
-    """Return what a file's headline says of missing links."""
     return str(treefold.load_topology(text).missing)
 
 
@@ -146,7 +145,6 @@ class TestWithNvlinks:
         assert shown.ports(laid) == {f"gpu:{number}": ("nvswitch", port) for number in range(8)}
 
     def test_joins_gpus_directly_in_their_order(self):
-        """The cube mesh of a DGX-1, at 20 GB/s for each NVLink of 25, and a note on the order."""
         laid = with_nvlinks(treefold.load_topology(cloud("")), "dgx1_v100")
         known = shown.matrix(known_topology("dgx1_v100"))
         assert shown.matrix(laid, "nvlink") == [[width * 20 / 25 for width in row] for row in known]

@@ -16,7 +16,6 @@ def system(*slots):
 
 
 def gpu(bus, dev, links="", attributes=""):
-    """Return a GPU in a slot of its own."""
     return f'<pci busid="0000:{bus}:00.0" class="0x030200"><gpu dev="{dev}" sm="80" {attributes}>{links}</gpu></pci>'
 
 

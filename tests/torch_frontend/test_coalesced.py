@@ -20,12 +20,10 @@ def groups(count):
 
 
 def expected(value):
-    """Return tensors like those of ``groups``, all of one value."""
     return [torch.full(shape, value, dtype=d) for shape, d in zip(SHAPES, DTYPES, strict=True)]
 
 
 def are_equal(found, wanted):
-    """Tell whether two sequences of tensors agree in everything."""
     pairs = list(zip(found, wanted, strict=True))
     return all(one.dtype is two.dtype and torch.equal(one, two) for one, two in pairs)
 

@@ -8,7 +8,6 @@ from torch_ranks import defaults, run
 
 @functools.cache
 def answers(backend):
-    """Return what each of two ranks has after every call."""
     return run(defaults.called, 2, backend=backend)
 
 

@@ -30,7 +30,6 @@ class TestHooks:
     @pytest.mark.parametrize("size", [2, 3])
     @pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=str)
     def test_give_the_mean_of_one_process(self, hook, options, size):
-        """Bit by bit: three float32 gradients are added in float64 and rounded once."""
         assert run(training.train, size, options, hook) == [training.train_alone(size)] * size
 
     def test_with_parameters_that_are_not_used(self, hook):

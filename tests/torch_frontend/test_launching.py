@@ -64,7 +64,6 @@ class TestRendezvous:
         assert run(launching.fails_when_all_have_come, 3) == ["RuntimeError", *["ConnectError"] * 2]
 
     def test_ranks_that_are_started_again(self):
-        """What processes have left that were killed while they waited leads to nobody."""
         assert run(launching.restarted, 3) == [7] * 3
 
 

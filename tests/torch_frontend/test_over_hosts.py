@@ -11,7 +11,6 @@ LAYOUTS = [(0, 1), (0, 0, 1), (0, 1, 0), (0, 1, 2), (0, 0, 1, 1)]
 
 @functools.cache
 def answers(*hosts):
-    """Return what each of two ranks has after every call."""
     return run(defaults.called, 2, environment=on_hosts(*hosts))
 
 

@@ -33,7 +33,6 @@ class TestAllReduce:
         assert run(collectives.all_reduce_together, 2) == [([3, 3], [30, 30, 30])] * 2
 
     def test_async(self):
-        """Work is returned at once; it and its futures hold the tensors when all ranks have come."""
         assert run(collectives.all_reduce_async, 2) == [(False, True, [3, 3, 3], [[3, 3, 3]], [3, 3, 3])] * 2
 
     def test_async_of_several_groups_in_another_order_on_each_rank(self):
@@ -325,7 +324,6 @@ class TestRefusals:
         assert run(refusals.refused, 2, what) == [("ProcessGroupError", sentence, 3)] * 2
 
     def test_a_list_on_every_rank(self):
-        """One input for each rank is taken, and no more."""
         sentence = (
             "reduce_scatter got a list of 3 tensors in a group of 2 ranks. The list has one tensor for each rank, in "
             "order of ranks."

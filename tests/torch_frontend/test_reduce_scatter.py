@@ -35,7 +35,6 @@ class Recorded:
     parts = GroupLink.parts
 
     def place(self, _kind, stream, *, description):
-        """Write it down."""
         self.calls.append((*stream, description))
 
 

@@ -7,21 +7,18 @@ from treefold.torch import all_reduce_, average_models, broadcast_coalesced, red
 
 
 def network():
-    """Return a small network in float64, the same every time."""
     torch.manual_seed(3)
     layers = (torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
     return torch.nn.Sequential(*layers).double()
 
 
 def batch(step, size):
-    """Return inputs and targets of one step."""
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(size, 6, dtype=torch.float64, generator=generator)
     return inputs, inputs[:, :3].sin()
 
 
 def backward(model, inputs, targets):
-    """Leave the gradients of the mean squared error in a model."""
     model.zero_grad()
     torch.nn.functional.mse_loss(model(inputs), targets).backward()
 
@@ -40,7 +37,6 @@ def gradients(model):
 
 
 def are_close(one, two):
-    """Tell whether two models have the same weights, but for rounding."""
     pairs = zip(one.parameters(), two.parameters(), strict=True)
     return all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in pairs)
 

@@ -12,7 +12,6 @@ class TestMeansOfWholeNumbers:
         ("hosts", "memory"), [((0, 0), {}), ((0, 0, 1), {}), ((0, 0, 0), {"TREEFOLD_GROUP_BYTES": "4096"})]
     )
     def test_are_exact_and_rounded_toward_zero(self, hosts, memory):
-        """In every form of the call; sums of the greatest numbers do not overflow. Off the root nothing changes."""
         size, root = len(hosts), 1
         answers = run(whole.means, size, root, environment=on_hosts(*hosts) | memory)
         for dtype in whole.DTYPES:

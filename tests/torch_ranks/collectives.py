@@ -133,7 +133,6 @@ def version_after(rank, size):
 
 
 def reduce(rank, size, root):
-    """Return what each rank has after a reduction to one."""
     tensor = own(rank)
     distributed.reduce(tensor, root)
     return tensor.tolist()
@@ -160,7 +159,6 @@ def all_gather_single(rank, size):
 
 
 def gather(rank, size, root):
-    """Return the list, None off the root."""
     parts = [torch.zeros(2) for _ in range(size)] if rank == root else None
     distributed.gather(own(rank, 2), parts, dst=root)
     return parts and [part.tolist() for part in parts]
@@ -174,7 +172,6 @@ def scatter(rank, size, root):
 
 
 def reduce_scatter(rank, size):
-    """Part p of rank r is 2**r + 100 p."""
     taken = torch.zeros(2)
     distributed.reduce_scatter(taken, [own(rank, 2) + 100 * part for part in range(size)])
     return taken.tolist()
@@ -198,14 +195,12 @@ def reduce_scatter_single(rank, size, op, elements):
 
 
 def reduce_scatter_in_place(rank, size, elements):
-    """Into this rank's part of the value itself, as FSDP does."""
     value = own(rank, elements * size)
     distributed.reduce_scatter_tensor(value[rank * elements : (rank + 1) * elements], value)
     return value.tolist()
 
 
 def all_to_all(rank, size):
-    """Rank s sends 10 s + r to rank r."""
     taken = [torch.zeros(1) for _ in range(size)]
     distributed.all_to_all(taken, [torch.full((1,), 10.0 * rank + other) for other in range(size)])
     return [one.item() for one in taken]
@@ -221,7 +216,6 @@ def all_to_all_single(rank, size, is_equal):
 
 
 def all_to_all_wrong(rank, size):
-    """Rank 0 is sent less than it expects."""
     distributed.all_to_all_single(torch.zeros(size + 1), torch.zeros(size), [2] + [1] * (size - 1), [1] * size)
 
 
@@ -335,7 +329,6 @@ def futures(rank, size):
 
 
 def empty_mean(rank, size):
-    """The mean of nothing, and of something behind it."""
     group = distributed.group.WORLD
     works = [group.shared_mean(own(rank, count)[:length]) for count, length in ((1, 0), (2, 2))]
     return [work.get_future().wait().tolist() for work in works]
@@ -367,7 +360,6 @@ def interrupted(rank, size, handler):
 
 
 def raise_timeout(*_):
-    """Handle a signal as programs do that bound a call's time."""
     raise TimeoutError
 
 
@@ -412,7 +404,6 @@ def absent(rank, size, seconds):
 
 
 def patient():
-    """Return the options of a barrier that does not mind how slow the machine is."""
     options = distributed.BarrierOptions()
     options.timeout = dt.timedelta(seconds=60)
     return options

@@ -49,7 +49,6 @@ def called(rank, size):
 
 
 def _on_root(group, tensors):
-    """Return a list of these on rank 0, and an empty one elsewhere."""
     return tensors if group.rank() == 0 else []
 
 

@@ -13,7 +13,6 @@ class Recorder(distributed.ProcessGroup):
     """Another backend: it does nothing, and is done at once."""
 
     def getBackendName(self):  # noqa: N802 - PyTorch's name
-        """Return the name under which it is registered."""
         return "recorder"
 
     def __getattribute__(self, name):

@@ -22,7 +22,6 @@ class Branches(nn.Module):
         self.odd = nn.Linear(64, 64)
 
     def forward(self, batch, *, is_odd=True):
-        """Leave the middle layer out if asked to."""
         hidden = torch.relu(self.first(batch))
         return self.last(torch.relu(self.odd(hidden)) if is_odd else hidden)
 
@@ -43,7 +42,6 @@ def loss_of(model, rank, step, **options):
 
 
 def bits_of(model):
-    """Return the parameters as integers, to be compared bit by bit."""
     return [parameter.detach().view(torch.int32).flatten().tolist() for parameter in model.parameters()]
 
 
@@ -130,7 +128,6 @@ def no_sync(rank, size):
 
 
 def refused_hook(rank, size):
-    """A hook that needs shared memory, with gloo."""
     ddp = DistributedDataParallel(nn.Linear(4, 4))
     ddp.register_comm_hook(None, treefold.torch.shared_mean_hook)
     ddp(torch.ones(1, 4)).sum().backward()

@@ -24,7 +24,6 @@ MISTAKES = {
 
 
 def needs(checker):
-    """Return the mark of a test that needs a type checker."""
     found = importlib.util.find_spec(checker)
     return pytest.mark.skipif(found is None, reason=f"{checker} is not installed: it comes with treefold[test]")
 

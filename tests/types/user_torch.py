@@ -12,7 +12,6 @@ class Net(torch.nn.Module):
     """A user's model."""
 
     def __init__(self) -> None:
-        """Hold one layer."""
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
 
