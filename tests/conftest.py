@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from programs import Programs
@@ -28,6 +30,27 @@ def pytest_collection_finish():
 def pytest_sessionfinish():
     """Let it do so once, at the end: modules of C++ complain of what is left."""
     gc.unfreeze()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def treefold(capsys) -> Callable[..., Outcome]:
+    """Run the command line in this process, as the console script does."""
+    from treefold.cli import main  # noqa: PLC0415 - no other tests need it
+
+    def run(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        written = capsys.readouterr()
+        return Outcome(stopped.value.code or 0, written.out, written.err)
+
+    return run
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from treefold.averaging import average_checkpoints
-from treefold.cli import main
 from treefold.errors import CheckpointError
 
 
@@ -27,19 +26,6 @@ def folder(tmp_path):
         return made
 
     return write
-
-
-@pytest.fixture
-def said(capsys):
-    """Return a function that runs the command and returns its exit code and what it says."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main(["average", *map(str, arguments)])
-        said = capsys.readouterr()
-        return stopped.value.code or 0, said.out, said.err
-
-    return run
 
 
 class TestAdapters:
@@ -74,34 +60,37 @@ class TestAdapters:
 
 
 class TestConfigurations:
-    def test_that_differ_are_warned_of(self, folder, tmp_path, said):
+    def test_that_differ_are_warned_of(self, folder, tmp_path, treefold):
         configs = [
             {"rope_theta": 1e4, "text_config": {"hidden_act": "silu", "n": 1}, "use_cache": 1, "_name": "a"},
             {"rope_theta": 5e5, "text_config": {"hidden_act": "gelu", "n": 1}, "use_cache": 0, "_name": "b"},
         ]  # fmt: skip
         inputs = [folder(str(replica), replica, config=config) for replica, config in enumerate(configs)]
-        code, _, err = said(*inputs, "-o", tmp_path / "m")
-        assert code == 0
-        assert err == (
+        outcome = treefold("average", *inputs, "-o", tmp_path / "m")
+        assert outcome.code == 0
+        assert outcome.err == (
             "treefold: The configurations of the inputs differ, so the same weights may mean different models. The "
             f"keys are rope_theta, text_config.hidden_act. That of {inputs[0]} is kept.\n"
         )
         assert json.loads((tmp_path / "m" / "config.json").read_text()) == configs[0]
 
-    def test_that_agree_are_not(self, folder, tmp_path, said):
+    def test_that_agree_are_not(self, folder, tmp_path, treefold):
         inputs = [folder("0", 0, config={"n": 1}), folder("1", 1, config={"n": 1}), folder("2", 2)]
-        assert said(*inputs, "-o", tmp_path / "m")[2] == ""
+        assert treefold("average", *inputs, "-o", tmp_path / "m").err == ""
 
 
 class TestFilesBeside:
-    def test_are_copied_or_named(self, folder, tmp_path, said):
+    def test_are_copied_or_named(self, folder, tmp_path, treefold):
         first, second = folder("0", 0, config={}, modules=[]), folder("1", 1)
         (first / "1_Pooling").mkdir()
         (first / "optimizer.pt").write_bytes(b"state")
         (first / ".gitattributes").write_text("")
-        code, out, _ = said(first, second, "-o", tmp_path / "m")
-        assert code == 0
-        assert "copied from the first input: config.json, modules.json\nnot copied: 1_Pooling/, optimizer.pt\n" in out
+        outcome = treefold("average", first, second, "-o", tmp_path / "m")
+        assert outcome.code == 0
+        assert (
+            "copied from the first input: config.json, modules.json\nnot copied: 1_Pooling/, optimizer.pt\n"
+            in outcome.out
+        )
         assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [
             "config.json",
             "model.safetensors",
@@ -115,25 +104,28 @@ class TestFilesBeside:
 
 
 class TestSubfolders:
-    def test_of_a_pipeline_are_named(self, folder, tmp_path, said):
+    def test_of_a_pipeline_are_named(self, folder, tmp_path, treefold):
         name = "diffusion_pytorch_model.safetensors"
         for part in ("unet", "vae"):
             folder(f"pipe/{part}", 0, weights=name)
         (tmp_path / "pipe" / "scheduler").mkdir()
         (tmp_path / "pipe" / "model_index.json").write_text("{}")
-        code, _, err = said(tmp_path / "pipe", "-o", tmp_path / "m")
-        assert (code, err) == (
+        outcome = treefold("average", tmp_path / "pipe", "-o", tmp_path / "m")
+        assert (outcome.code, outcome.err) == (
             2,
             f"treefold: The folder '{tmp_path}/pipe' holds no weights, but folders that do: 'unet', 'vae'. Name one of "
             "them for each input. Nothing was written.\n",
         )
 
-    def test_of_a_run_are_checkpoints(self, folder, tmp_path, said):
+    def test_of_a_run_are_checkpoints(self, folder, tmp_path, treefold):
         for replica, step in enumerate((900, 1000)):
             folder(f"run/checkpoint-{step}", replica)
-        code, _, err = said(tmp_path / "run", "-o", tmp_path / "m")
-        assert code == 2
-        assert "folders that do: 'checkpoint-900', 'checkpoint-1000'. Say --last with a number, or name them." in err
+        outcome = treefold("average", tmp_path / "run", "-o", tmp_path / "m")
+        assert outcome.code == 2
+        assert (
+            "folders that do: 'checkpoint-900', 'checkpoint-1000'. Say --last with a number, or name them."
+            in outcome.err
+        )
 
 
 class TestLast:
@@ -163,10 +155,10 @@ class TestLast:
         summary = average_checkpoints([tmp_path], tmp_path.parent / "m.pt", last=2)
         assert [path.rpartition("=")[2] for path in summary.inputs] == ["200.ckpt", "1000.ckpt"]
 
-    def test_names_the_files_in_a_dry_run(self, run, tmp_path, said):
-        code, out, _ = said(run, "-o", tmp_path / "m", "--last", "2", "--dry-run")
-        assert code == 0
-        assert f"inputs:\n  {run}/checkpoint-900\n  {run}/checkpoint-1000\n" in out
+    def test_names_the_files_in_a_dry_run(self, run, tmp_path, treefold):
+        outcome = treefold("average", run, "-o", tmp_path / "m", "--last", "2", "--dry-run")
+        assert outcome.code == 0
+        assert f"inputs:\n  {run}/checkpoint-900\n  {run}/checkpoint-1000\n" in outcome.out
         assert not (tmp_path / "m").exists()
 
 

@@ -3,31 +3,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
-
-from treefold.cli import main
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def treefold(capsys) -> Callable[..., Outcome]:
-    """Run the command line in this process, as the console script does."""
-
-    def run(*arguments: object) -> Outcome:
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        written = capsys.readouterr()
-        return Outcome(stopped.value.code or 0, written.out, written.err)
-
-    return run
 
 
 @pytest.fixture(scope="session")
