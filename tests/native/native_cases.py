@@ -36,6 +36,8 @@ FOLDS = [
 #: Around vectors, cache lines and blocks of loops, primes, and more than one task (most of these move more than 1 MiB).
 EDGES = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 251, 1000, 1023, 1024, 1025, 2053)
 SEVERAL_TASKS = (150_011, 262_144, 400_009)
+#: Longer arrays repeat after so many elements, a prime: the reference is slow, and no two blocks of a loop are alike.
+PERIOD = 5003
 
 
 def placed(values, offset):
@@ -49,6 +51,8 @@ def placed(values, offset):
 
 def contributions(rng, dtype, count, length):
     """Return arrays of every kind of value; of finite ones only; or of such that overflow on the way."""
+    if length > PERIOD:
+        return [np.resize(array, length) for array in contributions(rng, dtype, count, PERIOD)]
     kind = rng.integers(3)
     if kind < 2 or dtype == "bool":
         seed = int(rng.integers(2**31))
@@ -69,8 +73,10 @@ def fold_of(rng, op):
 
 
 def reference(sources, fold, dtype):
-    result = fold.result_dtype(dtype)
-    return fold_block(sources, fold, dtype=dtype, divisor=len(sources), result=result)
+    """Return the fold of ``contributions`` by NumPy."""
+    result, parts = fold.result_dtype(dtype), [source[:PERIOD] for source in sources]
+    folded = fold_block(parts, fold, dtype=dtype, divisor=len(sources), result=result)
+    return np.resize(folded, len(sources[0]))
 
 
 def fold_natively(items, fold, dtype, level=0):
