@@ -1,8 +1,9 @@
 """Calls of a group drawn from a seed, each compared with one process that holds the replicas of all ranks.
 
-All ranks draw the same calls, and each makes the values of all replicas, so that it knows what it should get. Values
-are windows of a pattern in which every kind of number meets every other: payloads of NaN, signed zeros, infinities,
-denormals, and replicas that bring 1e30, 1 and -1e30 in turn. Results are compared as bytes; but which NaN a fold makes
+All ranks draw the same calls. A digest tells what all get alike, and one of them, the judge, compares it with one
+process. Else each rank makes the values of all replicas, so that it knows what it should get. Values are windows of a
+pattern in which every kind of number meets every other: payloads of NaN, signed zeros, infinities, denormals, and
+replicas that bring 1e30, 1 and -1e30 in turn. Results are compared as bytes; but which NaN a fold makes
 of several, or of none, is nobody's promise, so there any is right if all ranks have the same.
 """
 
@@ -17,7 +18,9 @@ from hostile_arrays import Hostile
 
 import treefold
 from treefold.dtypes import COMPLEX, FLOATS, FOLDABLE, REAL, itemsize
+from treefold.fold import Fold
 from treefold.ops import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
+from treefold.reduce_op import ReduceOp
 from treefold.testing import mixed_values
 from treefold.values import flatten
 
@@ -195,10 +198,17 @@ class _Calls:
         self.ops, self.alone = ops[case.accumulate]
         self.random = case.random
         self.common = hashlib.sha256()
+        self.is_judge = case.seed % case.size == self.rank
 
     def assert_alike(self, got, expected):
-        self.common.update(repr(bits_of(got)).encode())
-        assert folded_bits_of(got) == folded_bits_of(expected)
+        """Note what all ranks should have alike; on one of them, compare it with what ``expected`` returns."""
+        structure, leaves = bits_of(got)
+        self.common.update(structure.encode())
+        for dtype, shape, contents in leaves:
+            self.common.update(f"{dtype} {shape}".encode())
+            self.common.update(contents)
+        if self.is_judge:
+            assert folded_bits_of(got) == folded_bits_of(expected())
 
     def all_reduce(self):
         """Into new arrays, other arrays or the value itself; of arrays in any layout; also with weights."""
@@ -207,23 +217,22 @@ class _Calls:
         layout = self.random.choice(_LAYOUTS if form != "in place" else _WRITABLE)
         weights = self.drawn_weights()
         own, everyone = self.values(specs, layout)
-        expected = self.expected(everyone, weights)
         mine = None if weights is None else weights[self.first() : self.first() + case.replicas[self.rank]]
         group, before = self.group, bits_of(list(own))
         if form == "new":
             got = self.call(own, weights=mine)
         elif form == "out":
-            shapes = [(leaf.dtype, leaf.shape) for leaf in flatten(expected)[0]]
-            out = structured([Hostile(np.zeros(s, d), self.random.choice(_WRITABLE)).array for d, s in shapes])
+            zeros = [np.zeros(shape, self.result(dtype)) for dtype, shape in specs]
+            out = structured([Hostile(one, self.random.choice(_WRITABLE)).array for one in zeros])
             assert self.call(own, weights=mine, out=out) is not None
             got = out
         else:
             out = own[0]
-            if [leaf.dtype for leaf in flatten(expected)[0]] != [leaf.dtype for leaf in flatten(out)[0]]:
+            if any(self.result(dtype) != dtype for dtype, _ in specs):
                 out = None  # a mean of integers is float
             got = self.call(own, weights=mine, out=out)
             got = got if out is None else out
-        self.assert_alike(got, expected)
+        self.assert_alike(got, lambda: self.expected(everyone(), weights))
         assert form == "in place" or bits_of(list(own)) == before, "an input has changed"
         if form == "new" and weights is None and case.accumulate == "exact":
             assert bits_of(group.all_reduce(self.brought(own), case.op)) == bits_of(got)
@@ -246,7 +255,7 @@ class _Calls:
         if self.rank != case.root:
             assert got is None
         else:
-            assert folded_bits_of(got) == folded_bits_of(self.expected(everyone, accumulate="exact"))
+            assert folded_bits_of(got) == folded_bits_of(self.expected(everyone(), accumulate="exact"))
 
     def reduce_scatter(self):
         """A part for each rank, along any axis."""
@@ -261,7 +270,7 @@ class _Calls:
         case.replicas = [1] * size
         own, everyone = self.values(specs, "row_major")
         got = self.group.reduce_scatter(own[0], case.op, axis)
-        whole = flatten(self.expected(everyone, accumulate="exact"))[0]
+        whole = flatten(self.expected(everyone(), accumulate="exact"))[0]
         parts = structured([np.split(leaf, size, axis)[self.rank] for leaf in whole])
         assert folded_bits_of(got) == folded_bits_of(parts)
 
@@ -270,7 +279,7 @@ class _Calls:
         case.replicas = [1] * case.size
         specs = [(case.dtype(is_summed=False), shape) for _, shape in case.specs()]
         own, everyone = self.values(specs, "row_major")
-        assert bits_of(self.group.broadcast(own[0], case.root)) == bits_of(everyone[case.root])
+        assert bits_of(self.group.broadcast(own[0], case.root)) == bits_of(everyone()[case.root])
 
     def gather(self):
         """To all ranks or one, along any axis, with as many rows of each replica as it has."""
@@ -295,7 +304,7 @@ class _Calls:
             everyones.append(everyone)
         for got, everyone in zip(ops.batch_reduce(case.op, pairs), everyones, strict=True):
             for one in got.values:
-                self.assert_alike(one, self.expected(everyone))
+                self.assert_alike(one, lambda everyone=everyone: self.expected(everyone()))
 
     def sparse(self):
         """Rows of IndexedSlices beside dense arrays; some ranks bring none."""
@@ -311,22 +320,29 @@ class _Calls:
             everyone.append([sparse, contribution(case.seed, replica, 1, *dense)])
         own = everyone[self.first() : self.first() + case.replicas[self.rank]]
         got = self.group.all_reduce(self.brought(own), case.op)
-        expected = self.expected(everyone, accumulate="exact")
-        alike = [[one.values, one.indices, dense] for one, dense in (got, expected)]
-        self.assert_alike(*alike)
+
+        def plain(value):
+            return [value[0].values, value[0].indices, value[1]]
+
+        self.assert_alike(plain(got), lambda: plain(self.expected(everyone, accumulate="exact")))
 
     def values(self, specs, layout, salt=0):
-        """Return this rank's values and those of all replicas."""
+        """Return this rank's values, and a function that returns those of all replicas."""
         case = self.case
-        everyone, replicas = [], range(sum(case.replicas))
+        replicas = range(sum(case.replicas))
         if layout == "one array as all replicas":
             replicas = [sum(case.replicas[:rank]) for rank, count in enumerate(case.replicas) for _ in range(count)]
-        for replica in replicas:
+
+        def brings(replica):
             made = [contribution(case.seed + salt, replica, leaf, *spec) for leaf, spec in enumerate(specs)]
             if layout == "broadcast":
                 made = [np.full(one.shape, one.reshape(-1)[0]) if one.size else one for one in made]
-            everyone.append(structured(made))
-        own = everyone[self.first() : self.first() + case.replicas[self.rank]]
+            return structured(made)
+
+        def everyone():
+            return [brings(replica) for replica in replicas]
+
+        own = [brings(replica) for replica in replicas[self.first() : self.first() + case.replicas[self.rank]]]
         if layout == "one array as all replicas":
             return own[:1] * len(own), everyone
         return [structured([self.laid_out(leaf, layout) for leaf in flatten(value)[0]]) for value in own], everyone
@@ -338,6 +354,9 @@ class _Calls:
         array = self.group.empty(leaf.shape, leaf.dtype)
         array[...] = leaf
         return array
+
+    def result(self, dtype):
+        return Fold(ReduceOp.parse(self.case.op), self.case.accumulate).result_dtype(dtype)
 
     def first(self):
         return sum(self.case.replicas[: self.rank])
