@@ -5,7 +5,7 @@ import random
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_oracle import WIDTHS, bits_of
+from exact_oracle import KINDS, WIDTHS, bits_of, floats, middle
 
 from treefold.backends.numpy_exact import exact_fold
 
@@ -13,67 +13,13 @@ _COUNT = 100
 _REPLICAS = (1, 2, 3, 5, 7, 8, 13, 33, 64)
 
 
-def any_bits(draw, width, _):
-    """Any exponent, infinities and NaN."""
-    return draw.getrandbits(width)
-
-
-def near_one(draw, width, precision):
-    """Exponents that differ by six."""
-    return _float(draw, width, precision, _middle(width, precision) + draw.randrange(-3, 4))
-
-
-def subnormal(draw, width, precision):
-    """Around the least normal number."""
-    return _float(draw, width, precision, draw.randrange(3))
-
-
-def least(draw, width, precision):
-    """Below the least normal number alone: sums may need more bits than their quotients."""
-    return _float(draw, width, precision, 0)
-
-
-def huge(draw, width, precision):
-    """Sums overflow on the way."""
-    return _float(draw, width, precision, 2 * _middle(width, precision) - draw.randrange(2))
-
-
-def zero(draw, width, _):
-    """Of either sign."""
-    return draw.getrandbits(1) << (width - 1)
-
-
-def tie(draw, width, precision):
-    """One or two bits, as far apart as a significand is long: ties, and ties with a speck."""
-    field = _middle(width, precision) + draw.choice([-precision - 1, -precision, -1, 0, 1, precision])
-    fraction = draw.getrandbits(1) << (precision - 2)
-    return (
-        draw.getrandbits(1) << (width - 1)
-        | min(max(field, 1), 2 * _middle(width, precision)) << (precision - 1)
-        | fraction
-    )
-
-
-def _middle(width, precision):
-    return (1 << (width - precision - 1)) - 1
-
-
-def _float(draw, width, precision, field):
-    return draw.getrandbits(1) << (width - 1) | field << (precision - 1) | draw.getrandbits(precision - 1)
-
-
-KINDS = (any_bits, near_one, subnormal, least, huge, zero, tie)
-
-
 def drawn(dtype, kind, count, seed):
     """Return the bits of the replicas of some elements; some replicas cancel the one before."""
-    draw, elements = random.Random(f"{dtype} {kind.__name__} {count} {seed}"), []  # noqa: S311 - a test's choice
-    for _ in range(_COUNT):
-        replicas = [kind(draw, *WIDTHS[dtype]) for _ in range(count)]
-        if count > 1 and draw.random() < 0.3:
-            replicas[1] = replicas[0] ^ 1 << (WIDTHS[dtype][0] - 1)
-        elements.append(replicas)
-    return elements
+    rng = np.random.default_rng([*f"{dtype} {kind.__name__} {count} {seed}".encode()])
+    bits = kind(rng, WIDTHS[dtype], (count, _COUNT))
+    if count > 1:
+        bits[1] = np.where(rng.random(_COUNT) < 0.3, bits[0] ^ np.uint64(1 << (WIDTHS[dtype][0] - 1)), bits[1])
+    return bits.T.tolist()
 
 
 def folded(dtype, elements, weights, divisor):
@@ -126,16 +72,14 @@ class TestExponentsThatAreNearlyTooFarApart:
     @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 45), ("float32", 29), ("float64", 26)])
     @pytest.mark.parametrize("count", [3, 8])
     def test_sums(self, dtype, bits, count):
-        width, precision = WIDTHS[dtype]
-        draw = random.Random(f"{dtype} {count}")  # noqa: S311 - a test's choice
+        form, rng = WIDTHS[dtype], np.random.default_rng([*dtype.encode(), count])
+        most = (1 << (form[1] - 1)) - 1
         for spread in range(bits - 4, bits + 3):
-            low = _middle(width, precision) - spread // 2
-            elements = []
-            for _ in range(2000):
-                fields = [draw.choice([low, low + spread]) for _ in range(count)]
-                fraction = draw.choice([0, 1, (1 << (precision - 1)) - 1, draw.getrandbits(precision - 1)])
-                elements.append([_float(draw, width, precision, field) & -1 << 3 ^ fraction for field in fields])
-            check(dtype, elements, None, 1)
+            low = middle(form) - spread // 2
+            ends = floats(rng, form, low + spread * rng.integers(0, 2, (count, 2000)))
+            few = rng.choice(np.array([0, 1, most], np.uint64), 2000)
+            ends = np.where(rng.random(2000) < 0.75, ends & ~np.uint64(most) | few, ends)
+            check(dtype, ends.T.tolist(), None, 1)
 
 
 class TestNeighbours:
