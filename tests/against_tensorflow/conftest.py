@@ -3,55 +3,17 @@
 TensorFlow is required here: without it these tests fail, they do not skip.
 """
 
-import os
-import warnings
-
 import numpy as np
 import pytest
+import tensorflow_devices
+from tensorflow_devices import tf
 
 import treefold
-
-# Both are read when TensorFlow is imported: its C++ side is to log errors only, and without oneDNN it does not announce
-# that results may depend on it.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-
-with warnings.catch_warnings():
-    # TensorFlow's generated bindings and its dependencies use what Python and NumPy have deprecated (SWIG's types on
-    # Python 3.12, for one). That is theirs to mend, and of no account to what is tested here; all else stays an error.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import tensorflow as tf
-    from tensorflow.python.distribute.values import PerReplica
-
-NUM_DEVICES = 8
-
-tf.get_logger().setLevel("ERROR")
-# Before anything runs on a device, hence here and not in a fixture; every pytest process imports this file once.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES
-)
 
 
 @pytest.fixture(scope="session")
 def on_devices():
-    """Return a function that makes TensorFlow's ``PerReplica`` of one array per device ``cpu:k``.
-
-    TensorFlow makes ``PerReplica`` objects inside ``Strategy.run`` only and does not export the class; here it is
-    called directly, as ``Strategy.run`` does, with one tensor or ``tf.IndexedSlices`` on each device.
-    """
-
-    def place(array, device):
-        with tf.device(f"/cpu:{device}"):
-            if isinstance(array, treefold.IndexedSlices):
-                shape = None if array.dense_shape is None else tf.constant(array.dense_shape, tf.int64)
-                return tf.IndexedSlices(tf.constant(array.values), tf.constant(array.indices), shape)
-            return tf.constant(array)
-
-    def per_replica(arrays, devices=None):
-        where = range(len(arrays)) if devices is None else devices
-        return PerReplica([place(array, device) for array, device in zip(arrays, where, strict=True)])
-
-    return per_replica
+    return tensorflow_devices.on_devices
 
 
 @pytest.fixture(scope="session")

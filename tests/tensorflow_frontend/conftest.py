@@ -3,45 +3,15 @@
 TensorFlow is required here: without it these tests fail, they do not skip.
 """
 
-import os
-import warnings
-
 import numpy as np
 import pytest
-
-# Both are read when TensorFlow is imported: its C++ side is to log errors only, and without oneDNN it does not announce
-# that results may depend on it.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-
-with warnings.catch_warnings():
-    # TensorFlow's generated bindings and its dependencies use what Python and NumPy have deprecated.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import tensorflow as tf
-    from tensorflow.python.distribute.values import PerReplica
-
-tf.get_logger().setLevel("ERROR")
-# Before anything runs on a device; the same for all tests, as a process can say it once.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
-)
+import tensorflow_devices
+from tensorflow_devices import tf
 
 
 @pytest.fixture(scope="session")
 def on_devices():
-    """Return a function that makes TensorFlow's ``PerReplica`` of one array or ``tf.IndexedSlices`` per device."""
-
-    def place(array, device):
-        with tf.device(f"/cpu:{device}"):
-            if isinstance(array, tf.IndexedSlices):
-                return tf.nest.map_structure(tf.identity, array, expand_composites=True)
-            return tf.constant(array)
-
-    def per_replica(arrays, devices=None):
-        where = range(len(arrays)) if devices is None else devices
-        return PerReplica([place(array, device) for array, device in zip(arrays, where, strict=True)])
-
-    return per_replica
+    return tensorflow_devices.on_devices
 
 
 @pytest.fixture(scope="session")
