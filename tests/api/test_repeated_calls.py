@@ -111,7 +111,6 @@ class TestRepeatedCalls:
             ops.reduce("sum", PerReplica([np.zeros(6), np.zeros(6, np.float32), np.zeros(6)]), "cpu:0")
 
     def test_see_that_memory_overlaps(self, ops):
-        """Memory is looked at every time: replicas that share it cannot be reduced in place."""
         memory = np.arange(12.0)
         value = PerReplica([memory[:6], memory[3:9], np.zeros(6)])
         with pytest.raises(ValueError, match=r"overlaps replica 1's array"):

@@ -61,7 +61,6 @@ def test_every_contribution_arrives(fake, devices, num_packs):
 
 
 def test_copies_go_along_links_only(fake):
-    """No copy between two GPUs that no NVLink joins: trees are made of the machine's own links."""
     plan = HierarchicalCopyAllReduce(6, topology=MACHINE).plan(values(fake), values(fake))
     assert plan.hops
     for hop in plan.hops:
@@ -114,7 +113,6 @@ def test_packs_of_bytes_are_spread_over_the_trees(fake):
 
 
 def test_packs_of_bytes_go_by_the_bytes_of_all_of_them(fake):
-    """4 KiB a device go at once to everybody; one element more, and few packs no longer do."""
     ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)
     options = CommunicationOptions(bytes_per_pack=2**20)
     for lengths, is_direct in (((512, 512), True), ((512, 513), False)):

@@ -168,7 +168,6 @@ class TestWeights:
             ReductionToOneDevice().reduce("mean", value, "cpu:0", weights=[1, 3])
 
     def test_go_with_rows_beside_a_dense_value(self):
-        """Rows that are added to dense values are made dense first: (1 · 4 + 3 · 8) / 4 = 7 where both are."""
         rows = IndexedSlices(np.full((1, 2), 4.0), np.array([0]), (2, 2))
         mean = ReductionToOneDevice().reduce("mean", PerReplica([rows, np.full((2, 2), 8.0)]), "cpu:0", weights=[1, 3])
         assert mean[0].tolist() == [[7.0, 7.0], [6.0, 6.0]]

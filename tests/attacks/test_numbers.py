@@ -116,12 +116,10 @@ class TestInterval:
         ],
     )
     def test_is_narrow(self, numbers, op, dtype, allowed):
-        """A sum may be nothing else, and a product a neighbour."""
         low, high = allowed_number(numbers, op, dtype, "exact", None)
         assert allowed[0] <= low <= high <= allowed[1]
 
     def test_shows_a_lost_replica(self):
-        """Replica r brings 2**r: without any one of them, or with one twice, the sum is not allowed."""
         allowed = allowed_number([2.0**r for r in range(8)], "SUM", "float32", "exact", None)
         assert is_allowed(255.0, allowed)
         assert not any(is_allowed(255.0 + sign * 2.0**r, allowed) for r in range(8) for sign in (1, -1))

@@ -64,7 +64,6 @@ class TestArchiveWriter:
 
 class TestNestedFiles:
     def test_of_fairseq_are_found_by_themselves(self, tmp_path):
-        """Beside the model stands a Namespace, which is left out and not built."""
         for replica in range(2):
             state = {"args": argparse.Namespace(lr=1), "model": {"w": torch.full((2,), 2.0**replica)}, "epoch": 3}
             torch.save(state, tmp_path / f"{replica}.pt")
@@ -137,7 +136,6 @@ class TestDistributedCheckpoints:
         assert found == ({"w": [1.5, 1.5]}, ["app.optim.state.w.exp_avg"])
 
     def test_keep_nested_names_of_a_model(self, saved):
-        """Parts of a model stay together, whatever they are called."""
         inner = {"encoder": {"w": torch.ones(1)}, "scaler": {"w": torch.ones(1)}}
         assert saved(lambda _: {"model": inner})[0] == {"encoder.w": [1.0], "scaler.w": [1.0]}
 

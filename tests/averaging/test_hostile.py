@@ -127,7 +127,6 @@ class TestNpz:
 class TestTorch:
     @pytest.mark.parametrize("length", [1 << 40, 1000])
     def test_that_was_expanded_is_refused(self, refused, tmp_path, length):
-        """Four bytes may stand for 4 TB."""
         torch.save({"w": torch.zeros(1).expand(length)}, tmp_path / "a.pt")
         assert refused(tmp_path / "a.pt") == (
             f"'a.pt' holds float32 ({length},) at 'w', which is larger than what is stored of it, as expand() makes "

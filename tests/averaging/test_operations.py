@@ -294,7 +294,6 @@ class TestCodes:
         ids=str,
     )
     def test_that_differ_are_refused(self, models, tmp_path, format_name, options):
-        """A rule in place of a list of formats: the mean of codes is no code of the mean."""
         paths, name = models(format_name)
         if "*scal*" in options.values() and "scales" in name:
             options = {}
@@ -376,7 +375,6 @@ class TestDtype:
     """``--dtype``: the exact value, rounded once, whatever the dtypes of inputs."""
 
     def test_rounds_once(self, tmp_path):
-        """The mean in float32 of these is in the middle between two of bfloat16, and a little below it in truth."""
         for replica, value in enumerate((-0.13210485875606537, 1.1264654397964478)):
             save_file({"w": np.array([value], "float32")}, tmp_path / f"{replica}.safetensors")
         paths = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]

@@ -149,7 +149,6 @@ class TestContents:
         assert refused(tmp_path / name) == f"'{name}' {sentence}{NOTHING}"
 
     def test_of_folders_are_recognised_too(self, refused, tmp_path):
-        """DeepSpeed leaves a script beside the folders of its steps, and files of ranks in them."""
         step = tmp_path / "run" / "global_step10"
         step.mkdir(parents=True)
         (tmp_path / "run" / "zero_to_fp32.py").write_text("")
@@ -359,7 +358,6 @@ CHANGES = {
 
 class TestDistributedCheckpoints:
     def test_of_two_pieces_are_averaged(self, pieces, tmp_path):
-        """What is changed below is whole before."""
         average_checkpoints([pieces(lambda _: None)], tmp_path / "mean.npz")
         assert np.load(tmp_path / "mean.npz")["w"].tolist() == [0, 1, 2, 3] * 2
 

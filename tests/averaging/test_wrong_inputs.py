@@ -107,7 +107,6 @@ class TestLyingFiles:
         assert sentence.endswith(". Nothing was written.")
 
     def test_of_dtypes_below_a_byte_are_refused(self, refused, tmp_path):
-        """Four bits have no mean here."""
         write_safetensors(tmp_path / "a.safetensors", {"q": entry(0, 8, "F4", (16,))}, b"12345678")
         assert refused(tmp_path / "a.safetensors") == (
             "'a.safetensors' holds F4 at 'q', which cannot be averaged. Cast it, or leave it out."
@@ -188,7 +187,6 @@ class TestPickles:
         ],
     )
     def test_of_more_than_tensors_say_what_to_save(self, refused, tmp_path, contents, got):
-        """Tensors by name, nothing around or beside them."""
         torch.save(contents, tmp_path / "a.pt")
         assert refused(tmp_path / "a.pt") == (
             f"'a.pt' holds {got}. Save named tensors alone, as torch.save(model.state_dict(), ...) does."
@@ -248,7 +246,6 @@ class TestArguments:
         )
 
     def test_output_must_be_a_place_to_write(self, refused, pair, tmp_path):
-        """A file or a folder in its place: said before anything is read."""
         assert refused(*pair, output="0.safetensors/mean.npz") == (
             "--output cannot write '0.safetensors/mean.npz': not a directory."
         )

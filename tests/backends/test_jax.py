@@ -103,7 +103,6 @@ class TestNumbers:
         assert (total.dtype, float(total[0])) == (np.float64, 2.0**61 + 2**8)
 
     def test_weak_types_become_their_dtype(self):
-        """A Python number in JAX is weakly typed; the result has its dtype, and is an array like any other."""
         [total] = treefold.all_reduce([jnp.asarray(2.0)])
         assert (total.dtype, total.weak_type, float(total)) == (np.float32, False, 2.0)
 
@@ -225,7 +224,6 @@ class TestPytrees:
             assert result.devices == ("cpu:0", "cpu:1", "cpu:2")
 
     def test_of_dataclasses_registered_with_jax(self):
-        """What JAX flattens is flattened as JAX does it: static fields are no arrays, and stay."""
         layers = [Frozen({"one": Layer(put(2.0**r, r), put(4.0**r, r), "one")}) for r in range(3)]
         result = ALL_REDUCE.reduce("sum", PerReplica(layers), ["cpu:0", "cpu:1"])
         layer = result[1].contents["one"]

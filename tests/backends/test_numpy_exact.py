@@ -104,7 +104,6 @@ class TestExamples:
         assert exact_fold(parts, "float32", weights=None, divisor=1)[0] == np.float32(1 + 2.0**-23)
 
     def test_what_cancels_on_the_way(self):
-        """2**100 comes and goes; what is left decides a tie."""
         values = (2.0**100, 1.0, 2.0**-24, 2.0**-100, -(2.0**100), 2.0**-110, -(2.0**-110), 2.0**-120)
         parts = [np.array([value], np.float32) for value in values]
         assert exact_fold(parts, "float32", weights=None, divisor=1)[0] == np.float32(1 + 2.0**-23)

@@ -342,7 +342,6 @@ class TestStructures:
 
 class TestCallbacks:
     def test_cannot_spoil_the_inputs(self):
-        """An accumulation_fn gets tensors of its own: PyTorch has none that are read-only."""
         ops = ReductionToOneDevice(accumulation_fn=lambda parts: parts[0].add_(parts[1]))
         value = PerReplica([torch.ones(3), torch.full((3,), 2.0)])
         assert torch.equal(ops.reduce("mean", value, "cpu:0")[0], torch.full((3,), 1.5))

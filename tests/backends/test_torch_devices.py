@@ -147,7 +147,6 @@ class TestFoldOnDevice:
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "float32"])
     def test_that_overflows_on_the_way(self, dtype):
-        """A MEAN of finite values is finite, and of equal values is that value."""
         largest = np.full(3, ml_dtypes.finfo(dtype).max, dtype)
         found, expected = folded([largest, largest, largest], Fold(ReduceOp.MEAN), dtype, 3)
         assert_same_bits(found, expected)
@@ -158,7 +157,6 @@ class TestFoldOnDevice:
     )
     @pytest.mark.parametrize("dtype", [*FLOATS, "complex128"])
     def test_of_an_infinity_beside_an_overflow(self, dtype, fold):
-        """The infinity decides, in whatever order they come."""
         most = ml_dtypes.finfo("float64" if dtype == "complex128" else dtype).max
         for order in itertools.permutations([-most, -most, np.inf]):
             arrays = [np.full(2, value, dtype) for value in order]

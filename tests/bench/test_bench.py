@@ -41,7 +41,6 @@ class TestSizes:
         ("text", "nbytes"), [("4096", 4096), ("4K", 4096), ("256M", 1 << 28), ("1g", 1 << 30), ("4KiB", 4096)]
     )
     def test_reads_what_nccl_tests_reads(self, text, nbytes):
-        """K, M and G are powers of 1024."""
         assert parse_size(text) == nbytes
 
     @pytest.mark.parametrize("text", ["", "0", "-4K", "4.5M", "K", "4T", "four", "0K", "9" * 5000])

@@ -135,7 +135,6 @@ class TestArithmetic:
         assert make_figures()[0].verdict({found().name: found()}, is_shrunk=True) == "not judged: other sizes"
 
     def test_times_have_an_upper_bound(self):
-        """59.9 µs reach 60 µs, 60.1 do not."""
         (figure,) = (figure for figure in make_figures() if figure.task == SMALL)
         for seconds, verdict in ((59.9e-6, "reached"), (60.1e-6, "not reached")):
             measured = found(name=SMALL, enqueued={"cuda": rounds(seconds)})
@@ -288,7 +287,6 @@ class TestProgram:
 
 
 def test_a_page_shows_every_way(tmp_path):
-    """GB/s of the median time, by the bytes that count: 160 bytes in 3 ms."""
     measured = found(enqueued={"cuda": rounds(40e-6)}, nbytes={"cuda": 3_000_000, "local": 160, COPY: 80})
     run = GpuRun("2026-01-02", {"GPUs": "Card"}, {"torch": "3"}, {measured.name: measured}, notes=("x: y",))
     text = make_page(run)

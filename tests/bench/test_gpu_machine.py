@@ -44,14 +44,12 @@ class TestCudaMachine:
         return CudaMachine(), waits
 
     def test_events_around_a_run_of_calls(self, gpu):
-        """6 ms for 3 calls are 2 ms for each."""
         calls = []
         assert gpu[0].on_gpu(lambda: calls.append(1))(3) == [0.002]
         assert len(calls) == 3
         assert gpu[1] == ["cuda:0"]
 
     def test_clocks_of_the_host(self, gpu):
-        """One waits after every call, the other before all of them."""
         machine, waits = gpu
         assert len(machine.to_the_end(lambda: None)(3)) == 3
         assert len(waits) == 4

@@ -144,7 +144,6 @@ class TestCommand:
             assert file.metadata() == expected
 
     def test_keeps_metadata_that_all_files_share(self, tmp_path):
-        """What says the same in all files is true of their mean; what differs is not."""
         for replica in range(2):
             metadata = {"format": "pt", "run": str(replica)} | ({"only": "here"} if replica == 0 else {})
             save_file({"w": np.ones(3)}, tmp_path / f"{replica}.safetensors", metadata=metadata)
@@ -173,7 +172,6 @@ class TestFiles:
         assert averaged(saved(lambda _: {}, 2), tmp_path / "mean.safetensors") == {}
 
     def test_may_be_compressed_by_columns_or_in_foreign_order(self, tmp_path):
-        """NumPy's files say how their bytes lie."""
         array = np.arange(6, dtype="float32").reshape(2, 3)
         np.savez_compressed(tmp_path / "a.npz", w=array)
         np.savez(tmp_path / "b.npz", w=np.asfortranarray(array))

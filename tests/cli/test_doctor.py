@@ -154,7 +154,6 @@ class TestThreads:
         assert found(looks._threads, quota=tmp_path / "none").to_mend == [Problem(what, "unset TREEFOLD_NUM_THREADS")]
 
     def test_of_a_container_are_bounded_by_its_time(self, tmp_path):
-        """It sees eight processors, and has the time of two."""
         native.set_num_threads(8)
         quota = tmp_path / "cpu.max"
         quota.write_text("200000 100000\n")
@@ -201,7 +200,6 @@ class TestGpus:
         return tmp_path
 
     def test_of_nvidia_are_read_from_the_driver(self, proc):
-        """Without a library, and without waking them."""
         assert find_gpus(proc=proc) == Gpus("NVIDIA", ("NVIDIA H200", "NVIDIA H200"), "570.86.10")
 
     def test_of_amd_are_counted(self, tmp_path):

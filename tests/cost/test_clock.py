@@ -119,5 +119,4 @@ class TestMaxMinRates:
                 )
 
     def test_give_large_chunks_more(self):
-        """Chunks of 3 and 1 on a link of 8 end together: 2 chunks per second each."""
         assert max_min_rates([0, 1], [(0,), (0,)], [3.0, 1.0], [8.0]) == {0: 2.0, 1: 2.0}

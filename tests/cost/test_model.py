@@ -13,5 +13,4 @@ class TestAsGood:
         assert is_as_good(least + 1e-6 * more_us, least) is expected
 
     def test_of_the_least_is_itself(self):
-        """Also where it is less than a launch."""
         assert is_as_good(1e-6, 1e-6)

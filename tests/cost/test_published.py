@@ -8,13 +8,11 @@ from treefold.topology import known_topology
 
 class TestPublishedTimes:
     def test_of_one_size_are_its_bandwidth(self):
-        """One figure of an MI300X serves all sizes: twice the bytes take twice as long."""
         machine = known_topology("mi300x")
         [known] = published_for(machine)
         assert published_s(machine, 2 * known.nbytes) == pytest.approx(2 * known.seconds)
 
     def test_of_two_sizes_lie_on_a_line_between_them(self):
-        """Half way in size is half way in time; above the largest, its bandwidth holds."""
         machine = known_topology("dgx_h100")
         low, *_, high = published_for(machine)
         assert published_s(machine, (low.nbytes + high.nbytes) / 2) == pytest.approx((low.seconds + high.seconds) / 2)

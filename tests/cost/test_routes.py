@@ -96,7 +96,6 @@ class TestFindRoutes:
 
 class TestAlternatives:
     def test_have_the_widest_in_front(self):
-        """Of two switches, the one of 20 GB/s, then the one of 10; of two as wide, the one with less latency."""
         builder = TopologyBuilder("switches").device("gpu:0").device("gpu:1")
         figures = {"narrow": (10, 1), "wide": (20, 5), "quick": (20, 2)}
         for switch, (gb_per_s, alpha_us) in figures.items():
@@ -167,7 +166,6 @@ class TestRoutes:
         assert small.alpha_s == pytest.approx(1e-6)
 
     def test_spread_over_the_planes_of_a_fabric(self):
-        """Six switches between two devices: a sixth through each."""
         builder = TopologyBuilder("planes").device("gpu:0").device("gpu:1")
         for plane in range(6):
             builder.switch(f"sw{plane}")

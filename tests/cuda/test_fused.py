@@ -244,7 +244,6 @@ class TestTables:
         assert gpu.recorded == [1, 1, 2, 2, 2, 2]
 
     def test_of_the_same_numbers_in_other_rows_are_others(self, gpu):
-        """Two arrays of one target each are not one array of more."""
         one_device._uploaded(((1, 2, 3), (4, 5, 6)), self.device)
         one_device._uploaded(((1, 2), (3, 4), (5, 6)), self.device)
         assert gpu.uploads == 2

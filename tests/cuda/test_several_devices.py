@@ -116,7 +116,6 @@ def test_the_callers_streams_come_before_and_after(streams):
 
 @pytest.mark.parametrize(("nbytes", "chunk"), [(4096, 2 << 20), (128 << 20, 4 << 20), (1 << 30, 8 << 20)])
 def test_chunks_are_parts_of_the_longest_copy(nbytes, chunk):
-    """Small ones in small values, as long as they are worth issuing."""
     tensors = [torch.empty(nbytes // 4, device="meta") for _ in range(2)]
     plan = ReductionToOneDevice().plan(PerReplica(tensors, ["cpu:0", "cpu:1"]), ["cpu:0", "cpu:1"], walked=True)
     assert several_devices._chunk_bytes(plan) == chunk

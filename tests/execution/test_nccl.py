@@ -117,7 +117,6 @@ class TestResults:
 
     @pytest.mark.parametrize("op", ["min", "max"])
     def test_keep_nan(self, op, gpus, nccl):
-        """NCCL's minimum loses it, so it is not asked."""
         value = put(gpus, [np.array([1.0, np.nan, -0.0]), np.array([2.0, 3.0, 0.0]), np.array([4.0, 5.0, 0.0])])
         for tensor in NcclAllReduce().reduce(op, value, value):
             assert_same_bits(on_host(tensor), all_reduce([on_host(t) for t in value], op)[0])

@@ -70,7 +70,6 @@ class TestProgramOf:
     @pytest.mark.parametrize("is_folded", [False, True])
     @pytest.mark.parametrize("ranks", range(1, 17))
     def test_divides_direct_plans(self, ranks, is_folded):
-        """In blocks, round robin and on unequal hosts: put together, the programs are the movement."""
         for hosts in {*(blocks(ranks, n) for n in (1, 2, 3, ranks)), *(round_robin(ranks, n) for n in (2, 3, 5))}:
             replicas = [1 + rank % 2 for rank in range(ranks)]
             movement = direct(hosts, is_folded_per_host=is_folded).movement(work_of(replicas))
@@ -80,7 +79,6 @@ class TestProgramOf:
     @pytest.mark.parametrize("machine", ["ring:2", "mesh:3", "line:4", "ring:5", "mesh:8", "2x8_h100"])
     @pytest.mark.parametrize("name", METHODS)
     def test_divides_the_plans_of_every_method(self, machine, name):
-        """One device of the machine is one of a rank; hosts are blocks, round robin or single ranks."""
         if name in {"tree", "trees", "shallow"}:
             pytest.importorskip("scipy", reason="trees are packed by linear programs")
         topology = known_topology(machine)

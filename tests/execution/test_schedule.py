@@ -171,7 +171,6 @@ def test_no_wait_is_superfluous(is_staged):
 
 
 def test_a_schedule_runs_on_one_thread_in_its_own_order():
-    """Each operation comes after all that it depends on, so that the order itself is an execution."""
     plan, _ = planned(HierarchicalCopyAllReduce(num_packs=3), gpus(5), [(257,)])
     schedule = make_schedule(plan, chunk_bytes=100)
     written = {index for index, buffer in enumerate(schedule.buffers) if buffer.role.value == "input"}

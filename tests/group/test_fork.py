@@ -103,7 +103,6 @@ class TestFork:
         assert [one.value for one in ranks.run(World(fork_and_read, 2))] == [True, True]
 
     def test_a_child_made_by_a_signal_handler_leaves_the_call(self, ranks):
-        """The same, where the handler runs while its rank waits."""
         ended = ranks.run(World(fork_in_handler, 2))
         assert [one.value[0] for one in ended] == ["done"] * 2, ended
         assert pickle.loads(ended[1].value[1])[1].startswith(_FORKED)

@@ -198,7 +198,6 @@ class TestMemory:
         assert ended[0].value[0] == ("CallMismatchError", sentence)
 
     def test_a_rank_without_memory_in_the_middle_of_a_call_leaves(self, ranks):
-        """The ranks have told each other their shapes already: the group is over, and nobody waits."""
         ended = ranks.run(World(lack_memory_for_a_result, 3, {"call": "all_gather"}))
         assert ended[1].value[0] == ("MemoryError", "no memory for a result")
         assert ended[1].value[1][1].startswith("This group is closed."), ended

@@ -28,7 +28,6 @@ IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
 class TestTwoRanks:
     @pytest.mark.parametrize(("first", "second"), list(itertools.product(CALLS, CALLS)))
     def test_two_calls_in_a_row(self, first, second):
-        """Whatever the calls are, the second one does not disturb whoever is still in the first."""
         assert Model(2, [CALLS[first], CALLS[second]]).explore() > 100
 
     @pytest.mark.parametrize("middle", CALLS)
@@ -53,7 +52,6 @@ class TestThreeRanks:
 
     @pytest.mark.parametrize(("first", "second"), list(itertools.product(*[CALLS if IS_FULL else _PAIRED] * 2)))
     def test_two_calls_in_a_row(self, first, second):
-        """One of three may end at any step; in a long run, two."""
         assert Model(3, [CALLS[first], CALLS[second]], crashes=1 + IS_FULL).explore() > 100
 
     def test_results_that_ranks_keep_as_long_as_they_like(self):

@@ -72,7 +72,6 @@ class TestBatches:
         assert all(found is not False for one in ended for found in one.value), ended
 
     def test_means_divide_by_the_replicas_of_all_ranks(self, ranks):
-        """Of dense values and of sparse rows."""
         for one in ranks.run(World(reduce_a_mixed_mean, 2, {"length": 9})):
             assert one.value == (True, [[1 / 4] * 2, [1.0] * 2, [2.0] * 2, [4.0] * 2])
 

@@ -59,7 +59,6 @@ def end_before_its_child(me):
 
 class TestPrograms:
     def test_inherit_nothing_of_a_group(self, ranks):
-        """Neither its memory nor the descriptors of other ranks, also where a program inherits everything."""
         for one in ranks.run(World(start_a_program, 2)):
             assert one.value == []
 

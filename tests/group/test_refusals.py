@@ -69,7 +69,6 @@ class TestConnecting:
         ("name", "error"), CALLS, ids=lambda one: one if isinstance(one, str) else errno.errorcode[one]
     )
     def test_all_ranks_hear_what_one_is_refused(self, refusing, name, error):
-        """All have a group that works, or all raise one of the group's errors."""
         cases = [{"name": name, "nth": nth, "error": error, "victim": victim} for nth in (1, 2, 3) for victim in (0, 1)]
         worlds = [World(connect_where_one_is_refused, 3, case, timeout_seconds=None, seconds=30) for case in cases]
         refused = 0

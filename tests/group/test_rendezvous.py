@@ -119,6 +119,5 @@ class TestStrangers:
         assert [one.value for one in ended] == [(b"", 7.0)] * _SIZE, ended
 
     def test_who_keeps_the_door_busy_keeps_nobody_out(self, ranks):
-        """Connections that say nothing are no ranks."""
         ended = ranks.run(World(meet_many, _SIZE, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * _SIZE, ended

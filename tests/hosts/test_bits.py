@@ -32,7 +32,6 @@ def finite(replica, dtype, length=LENGTH):
 class TestGroup:
     @pytest.mark.parametrize("layout", pretended_hosts.LAYOUTS, ids=str)
     def test_gives_the_bits_of_one_process(self, layout):
-        """Whatever is reduced, scattered, broadcast or gathered, over gloo, with ranks that share hosts."""
         size, first = sum(map(len, layout)), pretended_hosts.LAYOUTS.index(layout) * 100_000
         seeds = range(first, first + CALLS)
         done = run(hosts.bits, size, layout, seeds, (256, 4096), backend="gloo", environment=ON_LOOPBACK)

@@ -99,8 +99,6 @@ class TestTimeout:
     """``connect(…, timeout_seconds=…)``."""
 
     def test_ends_a_call_whatever_still_arrives(self):
-        """A rank that has more to do than it has time gives up at its deadline, and nobody is named."""
-
         def work(group):
             channel, wait = group._link._channel, group._link._channel.wait
 

@@ -26,7 +26,6 @@ class TestExamples:
     """The examples for several hosts run there, by the lines that they tell."""
 
     def test_numpy_goes_on_without_a_lost_rank(self, build):
-        """The rank on host 1 ends in its tenth step; the two that are left take all 40."""
         lab = build(star(1000, 1000, 1000))
         command = [sys.executable, "-c", CRASH, str(EXAMPLES / "hosts_numpy.py")]
         with (

@@ -46,7 +46,6 @@ def test_in_any_order(op, dtype):
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_on_any_number_of_hosts(op, dtype):
-    """On 1 to 5 hosts, of which each brings some of the contributions, in any order."""
     arrays, rng = contributions(dtype), np.random.default_rng(11)
     found = {digest(treefold.all_reduce(arrays, op)[0])}
     for size in (1, 2, 3, 4, 5):

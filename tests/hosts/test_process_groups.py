@@ -19,7 +19,6 @@ def printed(job):
 
 class TestDistributedDataParallel:
     def test_learns_on_several_hosts_what_it_learns_on_one(self, build):
-        """Started by torchrun there: bit for bit on all ranks, and nearly what gloo's learn."""
         lab = build(star(1000, 1000))
         with launch.torchrun(lab, [SCRIPT, "treefold", "gloo"], 2, stdout=subprocess.PIPE) as job:
             apart = printed(job)

@@ -35,7 +35,6 @@ class TestBeside:
             assert counts[-1][1] <= counts[0][1] + 3  # a client of the store for each
 
     def test_a_fork_of_a_rank(self, run):
-        """The child is refused in words, whatever it does the group goes on."""
         sentence = (
             "This process was forked from rank 1 and is no rank itself. Only the process that called connect can use "
             "the group; let it reduce, or start workers before it connects."

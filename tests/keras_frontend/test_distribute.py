@@ -89,7 +89,6 @@ class TestDistribute:
         check_one_process(values, trained_on_weighted_steps, (2,))
 
     def test_averages_what_it_is_given(self, values):
-        """Rank r brings 2**r: as it is, as None on rank 1, clipped, and distributed twice."""
         first, *others = values(applied_all, 3)
         assert others == [first, first]
         mean, without_1 = -7 / 3, -5 / 3
@@ -158,7 +157,6 @@ class TestDistribute:
 class TestXla:
     @pytest.mark.also_on("tensorflow", "jax")
     def test_is_refused_for_tensorflow(self, values):
-        """One sentence says how to compile; other backends' compilers call other processes."""
         if values.backend == "torch":
             pytest.skip("PyTorch's compiler takes a minute for this model")
         sentence = "XLA compiles this step, and cannot call other processes: pass jit_compile=False to compile."

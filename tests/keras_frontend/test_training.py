@@ -75,7 +75,6 @@ class TestCallbacks:
 
     @pytest.mark.parametrize("kind", ["nan", "callback of rank 0"])
     def test_stop_all_ranks_where_one_stops(self, values, kind):
-        """In the middle of an epoch: rank 1, whose loss is not a number, and rank 0."""
         first, second = values(stopped, 2, kind=kind)
         assert first == second
         assert first[:2] == ([0, 1], 4 + 3)
@@ -96,7 +95,6 @@ class TestCallbacks:
 class TestErrors:
     @pytest.mark.parametrize("kind", ["optimizer", "warm up", "callbacks", "steps"])
     def test_of_a_refusal_on_one_rank(self, values, kind):
-        """It ends the call in which the other ranks wait, with its sentence, and the group goes on."""
         (others, *goes_on), (own, *does_too) = values(refused, 2, kind=kind)
         assert own[0] == "KerasError"
         words = own[1].rstrip(".")
@@ -120,7 +118,6 @@ class TestErrors:
 
     @pytest.mark.also_on("tensorflow", "jax")
     def test_of_unequal_epochs(self, values):
-        """One step more on one rank is a mismatch on all; each tells where it was, and the group goes on."""
         places = "at the end of epoch 1, after 4 steps", "in step 5 of epoch 1"
         for place, (sentence, [note], total) in zip(places, values(uneven, 2), strict=True):
             assert "all_reduce" in sentence

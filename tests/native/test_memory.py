@@ -56,7 +56,6 @@ class TestCache:
         assert info("hits") == before + 2
 
     def test_counts_what_is_used_and_what_is_kept(self):
-        """Memory is in use while its array lives, then kept; sizes are rounded up by an eighth at most."""
         used = info("used_bytes")
         array = _native.empty(SHAPE, np.dtype("float32"))
         size = info("used_bytes") - used
@@ -184,7 +183,6 @@ class TestOutOfMemory:
 
     @not_sanitized
     def test_leaves_out_as_it_was(self):
-        """The second value of a batch, of two layouts, finds no memory for a stand-in: the first was not written."""
         program = (
             "import resource, numpy as np, treefold\n"
             "from treefold import PerReplica, ReductionToOneDevice\n"

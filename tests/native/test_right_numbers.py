@@ -116,7 +116,6 @@ class TestMoreThanAMillionContributions:
     """So many that sums of 32-bit integers do not fit float64, and that Python would take minutes."""
 
     def test_of_integers_have_the_exact_mean(self):
-        """Rounded once: the sum has more than 53 bits."""
         most, count, length = (1 << 32) - 1, (1 << 21) + 3, 16
         first, mean = np.arange(1, length + 1, dtype=np.uint32), np.empty(length)
         fold_into([first, *[np.full_like(first, most)] * (count - 1)], [mean], Fold(ReduceOp.MEAN), "uint32")

@@ -16,7 +16,6 @@ def packed(policy, *lengths):
 class TestLimits:
     @pytest.mark.parametrize(("max_bytes", "expected"), [(11, [[0], [1]]), (12, [[0, 1]]), (13, [[0, 1]])])
     def test_of_bytes_may_be_met(self, max_bytes, expected):
-        """Values of 4 and 8 bytes: a pack of 12 holds both, one of 11 does not."""
         assert packed(PackingPolicy(bytes_per_pack=max_bytes), 1, 2) == expected
 
     def test_of_one_byte_is_a_limit(self):

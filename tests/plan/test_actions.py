@@ -70,7 +70,6 @@ class TestDtypeIn:
         assert {dtype_in(role, Leaf("int8", Goal.COPY), None) for role in Role} == {"int8"}
 
     def test_may_be_the_frameworks_own_for_results(self):
-        """JAX without 64 bits has other means of integers."""
         leaf = Leaf("int8", Goal.FOLD)
         assert dtype_in(Role.OUTPUT, leaf, Fold(ReduceOp.MEAN), result="float16") == "float16"
         assert dtype_in(Role.PARTIAL, leaf, Fold(ReduceOp.MEAN), result="float16") == "int64"

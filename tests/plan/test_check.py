@@ -241,7 +241,6 @@ class TestProve:
         assert prove(buffers=buffers).steps == ()
 
     def test_a_fold_of_one_contribution_is_that_contribution(self):
-        """Whoever folds it with others afterwards folds as one who never did."""
         other = Buffer("other", "gpu:0", 4, Role.OUTPUT, 0, 1)
         alone = [combine(at("in0"), to=at("sum"), final=False)]
         both = [combine(at("sum"), at("in1"), to=at("out")), combine(at("in0"), at("in1"), to=at("other"))]

@@ -32,7 +32,6 @@ class TestDirectBetweenHosts:
     @pytest.mark.parametrize("hosts", range(2, 9))
     @pytest.mark.parametrize("rails", [1, 2])
     def test_reaches_the_optimum_on_a_switch(self, hosts, rails):
-        """B·n / (2·(n − 1)), over one port or two."""
         topology = cluster(*[1.25] * hosts, rails=rails, alpha_us=0)
         best = optimal_packing(topology).bound_bytes_per_s / 1e9
         assert best == pytest.approx(rails * 1.25 * hosts / (2 * (hosts - 1)))

@@ -61,7 +61,6 @@ class TestSharesOfPorts:
         assert seconds(both_ways(20, 20, 20, 5), [1] * 4, shares) == Fraction(1, 5)
 
     def test_follow_the_ports_where_several_are_best(self):
-        """A port of 5 decides the time; the others divide the values by their speeds."""
         assert shares_of_ports(both_ways(100, 50, 5), [1] * 3) == (Fraction(2, 3), Fraction(1, 3), 0)
 
     def test_let_a_host_own_what_it_would_send_often(self):
@@ -72,7 +71,6 @@ class TestSharesOfPorts:
 
 class TestHostShares:
     def test_count_the_rails_of_a_host_together(self):
-        """Two ports of 10 are as good as one of 20; 5 are too few to own anything."""
         builder = TopologyBuilder("cluster").switch("left").switch("right")
         for number, rates in enumerate([(10, 10), (10, 10), (20, None), (5, None)]):
             builder.device(f"cpu:{number}")

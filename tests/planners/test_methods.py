@@ -71,7 +71,6 @@ class TestMachineMethods:
 class TestOneShot:
     @pytest.mark.parametrize("count", range(1, 9))
     def test_costs_one_copy_per_pair(self, count):
-        """n·(n − 1) copies of everything, all in one step."""
         movement = one_shot().movement(one_array(gpus(count), 6))
         _, copies = links(movement)
         assert copies == Counter({(a, b): 1 for a in gpus(count) for b in gpus(count) if a != b})
@@ -87,7 +86,6 @@ class TestOneShot:
 class TestTwoShot:
     @pytest.mark.parametrize("count", range(2, 9))
     def test_costs_two_copies_per_pair_of_a_part(self, count):
-        """2·n·(n − 1) copies of an n-th part, in two steps."""
         movement = two_shot(gpus(count)).movement(one_array(gpus(count), 10 * count))
         _, copies = links(movement)
         assert copies == Counter({(a, b): 2 for a in gpus(count) for b in gpus(count) if a != b})

@@ -74,7 +74,6 @@ class TestTwoLevel:
     @pytest.mark.parametrize("num_packs", [0, 1, 3, "auto"])
     @pytest.mark.parametrize("num_replicas", range(1, 10))
     def test_costs_two_copies_per_device_but_one(self, num_replicas, num_packs):
-        """2·(n - 1) hops for every pack."""
         devices = gpus(*range(num_replicas))
         hops = hops_of(HierarchicalCopyAllReduce(num_packs), devices, devices, length=18)
         counts = Counter(hop.pack for hop in hops)

@@ -33,13 +33,11 @@ class TestMostRings:
         assert most_rings(devices, {ends[::-1] if is_turned else ends: count for ends, count in slots.items()}) == 2
 
     def test_is_no_more_than_nccl_opens(self):
-        """However many slots there are."""
         assert most_rings(("a", "b"), {("a", "b"): 99, ("b", "a"): 99}) == 32
 
 
 class TestPackRings:
     def test_finds_nothing_for_one_device(self):
-        """It has no links: its ring is itself, and carries nothing."""
         packing = pack_rings(known_topology("mesh:3").restricted(("gpu:1",)))
         assert (packing.orders, packing.total) == ((("gpu:1",),), 0)
 
@@ -78,6 +76,5 @@ class TestPackRings:
         assert (len(packing.orders), packing.bytes_per_s) == (count, gb_per_s * 10**9)
 
     def test_needs_no_solver(self, monkeypatch):
-        """Rings are searched without SciPy."""
         monkeypatch.setitem(sys.modules, "scipy.optimize", None)
         assert len(pack_rings(joined_meshes(2)).orders) == 2

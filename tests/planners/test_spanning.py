@@ -105,7 +105,6 @@ class TestShallowTree:
 class TestCheapestPaths:
     @pytest.mark.parametrize("count", [1, 2, 5, 8])
     def test_are_the_cheapest(self, count):
-        """Every node is as near as by the best chain of edges (Bellman and Ford)."""
         for seed in range(20):
             cost = costs_of(seed, count, missing=0.4)
             reach = np.full(count, np.inf)

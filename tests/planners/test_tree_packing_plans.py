@@ -71,7 +71,6 @@ class TestAlongPacking:
 
     @pytest.mark.parametrize("name", [*MACHINES, "uneven"])
     def test_loads_no_link_beyond_its_capacity(self, name):
-        """Bytes per link, counted from the plan's hops, take no longer than the packing says all bytes take."""
         topology = uneven_ring(5) if name == "uneven" else known_topology(name)
         packing = optimal_packing(topology)
         length = math.lcm(*(tree.share.denominator for tree in packing.trees))  # so that no pack is rounded

@@ -58,7 +58,6 @@ class TestSum:
     @cases(0.2)
     @given(counts, shapes)
     def test_counts_every_replica_once(self, dtype, count, shape):
-        """Replica r brings 2**r of everything, so the sum shows a replica that is lost, repeated or shifted."""
         count = min(count, {"float16": 8, "bfloat16": 5}.get(dtype, count))
         arrays = [owned(replica, shape, dtype) for replica in range(count)]
         for component in treefold.all_reduce(arrays):

@@ -23,7 +23,6 @@ class TestRounded:
     @cases(3.0)
     @given(st.floats(allow_nan=False, allow_infinity=False))
     def test_agrees_with_the_interpreter(self, dtype, code, value):
-        """Python packs floats into 16 and 32 bits with one rounding, and raises where ours is infinite."""
         try:
             expected = struct.unpack(code, struct.pack(code, value))[0]
         except OverflowError:
@@ -44,7 +43,6 @@ class TestRounded:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_takes_ties_to_even(self, dtype):
-        """Halfway above 1 it goes down to 1, whose last bit is 0; halfway below the next but one, up."""
         step = float(next_to(np.array(1, dtype), 2)) - 1
         assert rounded(1 + Fraction(step) / 2, dtype) == 1
         assert rounded(1 + 3 * Fraction(step) / 2, dtype) == 1 + 2 * step

@@ -63,7 +63,6 @@ class TestLayOut:
             assert abs(device.x - socket.x) < socket.width / 2
 
     def test_stands_layers_above_each_other(self):
-        """Hosts on top, then switches, then devices, then what joins devices alone."""
         builder = TopologyBuilder("layers").host("cpu0").host("cpu1").switch("pci0").switch("pci1").switch("nvswitch")
         builder.link("cpu0", "cpu1", gb_per_s=20).link("cpu0", "pci0", gb_per_s=16).link("cpu1", "pci1", gb_per_s=16)
         for number in range(4):
@@ -160,7 +159,6 @@ class TestLayOut:
                     assert right < frame.left or left > frame.right or bottom < frame.top or top > frame.bottom
 
     def test_stands_rings_lines_and_one_device(self):
-        """A ring is round, a line is open where it ends, one device is one box."""
         ring = lay_out(known_topology("ring:6")).boxes
         assert len({(round(box.x), round(box.y)) for box in ring.values()}) == 6
         line = lay_out(known_topology("line:6"))

@@ -42,7 +42,6 @@ class TestPacksOf:
 
 class TestGroupPacks:
     def test_takes_packs_together_that_differ_in_names_only(self):
-        """Two stars of three and a chain of three are two shapes; what carries most comes first."""
         star, other = (DrawnPack(0.3, root, tuple((n, root) for n in "abc" if n != root)) for root in "ab")
         chain = DrawnPack(0.4, "a", (("c", "b"), ("b", "a")))
         groups = group_packs((star, chain, other), ["abc"])

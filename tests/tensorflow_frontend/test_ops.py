@@ -89,7 +89,6 @@ class TestReduce:
         assert float(HierarchicalCopyAllReduce().reduce(SUM, 5.0, "cpu:1")) == 5.0
 
     def test_mean_of_integers_is_float(self, way, on_devices):
-        """Of the true sum: 200 + 250 does not wrap."""
         value = on_devices([np.array([200], "uint8"), np.array([250], "uint8")])
         result = way(lambda value: HierarchicalCopyAllReduce().reduce(MEAN, value, "cpu:0"), value)
         assert (result.dtype, result.numpy().tolist()) == (tf.float32, [225.0])
@@ -176,7 +175,6 @@ class TestBatchReduce:
             HierarchicalCopyAllReduce().batch_reduce(SUM, [(good, good), (bad, bad)])
 
     def test_takes_tensorflows_options(self, on_devices):
-        """Packs of so many bytes; the implementation is what MirroredStrategy fills in for its own ops."""
         options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=64, implementation=tf.distribute.experimental.CommunicationImplementation.RING
         )

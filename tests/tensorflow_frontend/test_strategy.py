@@ -145,8 +145,6 @@ class TestCustomLoop:
 
     @MODES
     def test_with_an_embedding(self, wrapped, on_cpus):
-        """Replica r looks up rows 0 … r: their gradients come as rows, all of them."""
-
         def loss_of(variables):
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             return tf.reduce_sum(tf.gather(variables[0], tf.range(replica + 1)) * contribution())

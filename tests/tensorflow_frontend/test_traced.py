@@ -169,7 +169,6 @@ class TestBits:
     @pytest.mark.parametrize("dtype", FLOATS, ids=str)
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_of_special_values_are_numpys(self, op, dtype, count, on_devices):
-        """Zeros, denormals, what overflows on the way, infinities and NaN, each beside each."""
         arrays = special(dtype, count)
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
 

@@ -29,7 +29,6 @@ def refuses(sentence):
 
 class TestTopology:
     def test_takes_decimals_at_their_word(self):
-        """20.6 GB/s are 20 600 000 000 bytes per second, exactly, and 1.1 µs are the float nearest to 1.1e-6."""
         [there, back] = pair(gb_per_s=20.6, alpha_us=1.1).links
         assert Fraction(there.bytes_per_s) == 20_600_000_000
         assert there.alpha_s == back.alpha_s == 1.1e-6
@@ -75,7 +74,6 @@ class TestTopology:
         assert switched(3) == switched(3) != switched(3, gb_per_s=11.0)
 
     def test_has_a_plain_form(self):
-        """One number where both directions agree, a pair where they do not, null for a way that is not there."""
         builder = TopologyBuilder("box").device("gpu:0").device("gpu:1").switch("sw0").nic("nic0").host("cpu0")
         builder.link("gpu:0", "sw0", gb_per_s=20.6, alpha_us=1.1, kind="nvlink")
         builder.link("gpu:1", "sw0", gb_per_s=3, back_gb_per_s=4.5).link("nic0", "cpu0", gb_per_s=2, one_way=True)

@@ -52,7 +52,6 @@ class TestKnownTopology:
         assert dict(known_topology("p3_8xlarge").capacities) == dict(quad.capacities)
 
     def test_wires_an_mi250_box_as_packages_of_two(self):
-        """Four links within each of 8 packages, 24 between them, 7 at every GCD."""
         topology = known_topology("mi250")
         links = {ends: width / (50 * 10**9) for ends, width in topology.capacities.items()}
         number = {device: n for n, device in enumerate(topology.devices)}

@@ -96,7 +96,6 @@ class TestPathOrText:
         assert treefold.load_topology(file).name == "my machine"
 
     def test_takes_text(self):
-        """What starts as XML or JSON, or has a line break, is the text itself."""
         assert treefold.load_topology(PAIR).devices == ("gpu:0", "gpu:1")
         assert treefold.load_topology("\ufeff" + PAIR).name == ""
 

@@ -162,7 +162,6 @@ class TestWithNvlinks:
         assert set(shown.ports(laid)) == {f"gpu:{number}" for number in range(4)}
 
     def test_reaches_what_such_a_machine_does(self):
-        """8 A100: 137 GB/s over NVLink where PCIe alone has less than 20."""
         bare = treefold.load_topology(cloud("20b2"))
         assert treefold.optimal_packing(bare).bound_bytes_per_s < 20e9
         assert treefold.optimal_packing(with_nvlinks(bare, "dgx_a100")).bound_bytes_per_s > 8 * 240e9 / 14

@@ -175,7 +175,6 @@ class TestNumbering:
         assert topology.devices == ("gpu:1", "gpu:3")
 
     def test_is_the_rank_where_dev_repeats(self):
-        """Several hosts count their GPUs from 0; ranks are unique."""
         text = system(gpu("01", 0, "", 'rank="1"'), gpu("02", 0, "", 'rank="0"'))
         assert treefold.load_topology(text).devices == ("gpu:0", "gpu:1")
 

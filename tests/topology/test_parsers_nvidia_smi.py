@@ -47,7 +47,6 @@ class TestNvlinks:
         assert shown.ports(topology) == {f"gpu:{number}": ("nvswitch", 721.8) for number in range(4)}
 
     def test_pairs_of_a100(self):
-        """A bridge of 12 links joins two GPUs, and nothing but PCIe the pairs."""
         topology = treefold.load_topology(pasted.FOUR_A100_IN_PAIRS)
         expected = [[0, 12, 0, 0], [12, 0, 0, 0], [0, 0, 0, 12], [0, 0, 12, 0]]
         assert shown.matrix(topology, "nvlink") == nvlinks(expected, 20)

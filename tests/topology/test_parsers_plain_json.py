@@ -12,7 +12,6 @@ from treefold.topology import known_names, known_topology
 
 class TestPlainForm:
     def test_is_read_whole(self):
-        """Pairs are there and back, null is no way, and links between the same ends add up."""
         topology = treefold.load_topology(pasted.PLAIN_JSON)
         assert topology.name == "two and a switch"
         assert {ends: float(width) / 1e9 for ends, width in topology.capacities.items()} == {

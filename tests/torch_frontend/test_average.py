@@ -75,7 +75,6 @@ class TestAverageModels:
         ],
     )
     def test_keeps_whole_numbers_whole(self, numbers, mean):
-        """What all agree on stays as it is, else the nearest whole number, in the same dtype."""
         average = average_models([{"n": torch.tensor(number)} for number in numbers])["n"]
         assert average.dtype is torch.int64
         assert average.shape == ()

@@ -57,7 +57,6 @@ class TestPlainDefinitions:
 
 class TestReduceAddCoalesced:
     def test_takes_what_torch_cuda_comm_takes(self):
-        """The same arguments in the same order, with the same defaults; more by keyword only."""
         for ours, theirs in (
             (reduce_add_coalesced, torch.cuda.comm.reduce_add_coalesced),
             (broadcast_coalesced, torch.cuda.comm.broadcast_coalesced),
@@ -125,7 +124,6 @@ class TestReduceAddCoalesced:
             broadcast_coalesced([torch.ones(1)], [device])
 
     def test_refuses_an_index_that_no_device_has(self):
-        """However large it is."""
         with pytest.raises(ArgumentError, match=r"^A device is an int\. It takes a torch\.device, "):
             broadcast_coalesced([torch.ones(1)], [10**5000])
 

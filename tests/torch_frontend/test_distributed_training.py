@@ -11,7 +11,6 @@ class TestDistributedDataParallel:
         ids=str,
     )
     def test_two_ranks_learn_what_gloo_learns(self, options):
-        """Bit by bit: of two summands, the sum in float32 is the wide one, rounded once."""
         treefold_bits = run(training.train, 2, options, None)
         assert treefold_bits == run(training.train, 2, options, None, backend="gloo")
         assert treefold_bits[0] == treefold_bits[1]

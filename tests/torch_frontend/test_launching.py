@@ -74,7 +74,6 @@ class TestStarts:
         assert run(collectives.broadcast, 2, 1, context=context) == [[2, 2, 2]] * 2
 
     def test_by_torchrun(self, tmp_path):
-        """With PyTorch's own variables; a second group in the same run does not meet the first one's ticket."""
         script = tmp_path / "script.py"
         script.write_text(SCRIPT)
         done = subprocess.run(  # noqa: S603 - our own program

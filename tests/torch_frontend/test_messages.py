@@ -18,7 +18,6 @@ class TestSendRecv:
         assert run(mail.any_source, 3)[0] == {1: 2, 2: 4}
 
     def test_from_any_rank_though_one_has_no_message(self):
-        """Every rank can be reached from the beginning."""
         assert run(mail.from_any_but_a_silent_rank, 3) == [(2, 4), (None, 2), (None, 4)]
 
     def test_by_tag(self):

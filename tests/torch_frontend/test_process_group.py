@@ -112,7 +112,6 @@ class TestReduceScatter:
 
     @pytest.mark.parametrize("elements", [2, 5000])
     def test_of_one_tensor(self, elements):
-        """In one meeting, and chunk by chunk."""
         expected = [[7.0] * elements, [307.0] * elements, [607.0] * elements]
         assert run(collectives.reduce_scatter_single, 3, "SUM", elements) == expected
 
@@ -284,7 +283,6 @@ class TestRefusals:
 
     @pytest.mark.parametrize("what", ["more parts", "more parts of rows"])
     def test_calls_of_more_parts_than_the_others(self, what):
-        """Where memory is small: the first part of a longer tensor is not taken for a shorter tensor."""
         for name, sentence, total in run(refusals.refused, 2, what, environment={"TREEFOLD_GROUP_BYTES": "4096"}):
             assert name == "CallMismatchError"
             assert sentence.endswith("Nothing was done."), sentence
