@@ -131,10 +131,10 @@ class TestRun:
         assert done.returncode == 0
         assert time.monotonic() - begun < 25
 
-    def test_refuses_what_is_no_file(self):
-        done = run("run", "nosuch.py")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "treefold: There is no file 'nosuch.py'. Name a script, or a module behind -m.\n"
+    def test_refuses_what_is_no_file(self, treefold):
+        done = treefold("run", "nosuch.py")
+        assert (done.code, done.out) == (2, "")
+        assert done.err == "treefold: There is no file 'nosuch.py'. Name a script, or a module behind -m.\n"
 
 
 class TestLostRank:
@@ -150,18 +150,11 @@ class TestLostRank:
 
 
 class TestDemoOfRanks:
-    @pytest.mark.parametrize("words", [(), ("--shuffle",)])
-    def test_ends_with_the_bits_of_one_process(self, words):
+    def test_ends_with_the_bits_of_one_process(self):
         pytest.importorskip("sklearn")
-        done = run("demo", "--ranks", "2", "--steps", "15", *words)
+        done = run("demo", "--ranks", "2", "--steps", "15", "--shuffle")
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("[0] ok  ") == 3
-
-    def test_joins_the_ranks_of_a_launcher(self):
-        pytest.importorskip("sklearn")
-        done = run("run", "-n", "3", "-m", "treefold.cli", "demo", "--connect", "--steps", "3")
-        assert done.returncode == 0, done.stderr
-        assert [line.split()[1] for line in done.stdout.splitlines()] == ["3", "ok", "ok", "ok"]
 
     def test_is_refused_for_one_process(self):
         pytest.importorskip("sklearn")
@@ -201,19 +194,20 @@ class TestBenchOfRanks:
         assert (written["ranks"], {figure["work"] for figure in written["figures"]}) == (2, {"resnet50"})
         assert all(figure["cpu_ms"] > 0 for figure in written["figures"])
 
-    def test_refuses_what_it_would_not_heed(self):
-        done = run("bench", "--ranks", "2", "--op", "max")
-        assert done.returncode == 2
-        sentence = "--op does not go with --ranks, which measures sums of float32."
-        assert sentence in " ".join(done.stderr.split())
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (("--op", "max"), "--op does not go with --ranks, which measures sums of float32."),
+            (("--against", "mpi"), "--against got 'mpi'. It takes one of all, gloo."),
+        ],
+    )
+    def test_refuses_what_it_would_not_heed(self, treefold, words, sentence):
+        done = treefold("bench", "--ranks", "2", *words)
+        assert done.code == 2
+        assert sentence in " ".join(done.err.split())
 
     def test_measures_beside_gloo(self):
         done = run("bench", "--ranks", "2", "-b", "4K", "-e", "4K", "-n", "1", "--against", "gloo")
         assert done.returncode == 0, done.stderr
         assert re.search(r"^4 KiB +gloo ", done.stdout, re.MULTILINE)
         assert "gloo / it, CPU" in done.stdout
-
-    def test_refuses_baselines_that_it_does_not_know(self):
-        done = run("bench", "--ranks", "2", "--against", "mpi")
-        assert done.returncode == 2
-        assert "--against got 'mpi'. It takes one of all, gloo." in " ".join(done.stderr.split())

@@ -131,8 +131,9 @@ class TestConsole:
 
 @pytest.mark.parametrize("paper", having("sh"))
 class TestShell:
-    def test_names_what_there_is(self, paper, run):
+    def test_names_what_there_is(self, paper, treefold, monkeypatch):
         """Commands that install, test or measure for long are not run: what they name exists."""
+        monkeypatch.setenv("COLUMNS", "120")
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         extras = re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
         text = "".join(block.text for block in blocks_of(paper) if block.language == "sh")
@@ -143,7 +144,7 @@ class TestShell:
         for path in re.findall(r"\bpython (?!-)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
             assert (ROOT / path).exists(), path
         for command, options in re.findall(r"\btreefold (\w+)(.*)", text):
-            help_ = run("-m", "treefold.cli", command, "--help", is_fresh=True)
+            help_ = treefold(command, "--help").out
             assert [one for one in re.findall(r"(?<= )-[-\w]+", options.partition("#")[0]) if one not in help_] == []
 
 
