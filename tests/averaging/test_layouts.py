@@ -32,12 +32,16 @@ def callback(name):
     return module
 
 
-def run(*arguments):
-    """Run the command as a user does."""
-    command = [sys.executable, "-m", "treefold.cli", "average", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
-    assert done.returncode == 0, done.stderr
-    return done
+@pytest.fixture
+def run(treefold):
+    """Return a function that averages by the command, which ends well."""
+
+    def average(*arguments):
+        done = treefold("average", *arguments)
+        assert done.code == 0, done.err
+        return done
+
+    return average
 
 
 def are_same(one, other):
@@ -62,7 +66,7 @@ def llama():
 
 class TestTransformers:
     @pytest.mark.parametrize("is_tied", [False, True])
-    def test_folders_cut_differently(self, llama, tmp_path, is_tied):
+    def test_folders_cut_differently(self, llama, tmp_path, is_tied, run):
         models = [llama(replica, tie_word_embeddings=is_tied) for replica in range(3)]
         for replica, (model, size) in enumerate(zip(models, ("10KB", "40KB", "1GB"), strict=True)):
             model.save_pretrained(tmp_path / str(replica), max_shard_size=size)
@@ -78,12 +82,12 @@ class TestTransformers:
         index = json.loads((tmp_path / "mean" / "model.safetensors.index.json").read_text())
         assert set(index["weight_map"].values()) == {name for name in names if name.startswith("model-")}
 
-    def test_a_size_of_shards_and_a_dtype(self, llama, tmp_path):
+    def test_a_size_of_shards_and_a_dtype(self, llama, tmp_path, run):
         for replica in range(2):
             llama(replica).save_pretrained(tmp_path / str(replica))
         done = run(tmp_path / "0", tmp_path / "1", "-o", tmp_path / "mean", "--max-shard-size", "20KB",
                    "--dtype", "bfloat16")  # fmt: skip
-        assert "converted: " in done.stdout
+        assert "converted: " in done.out
         sizes = [path.stat().st_size for path in (tmp_path / "mean").glob("*.safetensors")]
         assert len(sizes) > 2
         assert max(sizes) < 25_000
@@ -122,7 +126,7 @@ class TestTransformers:
 
 
 class TestLightning:
-    def test_checkpoints_and_the_callback(self, tmp_path):
+    def test_checkpoints_and_the_callback(self, tmp_path, run):
         pl = library("lightning.pytorch")
 
         class Line(pl.LightningModule):
@@ -155,7 +159,7 @@ class TestLightning:
 
 
 class TestPeft:
-    def test_adapters_are_averaged_with_a_warning(self, llama, tmp_path):
+    def test_adapters_are_averaged_with_a_warning(self, llama, tmp_path, run):
         peft = library("peft")
         states = []
         for replica in range(2):
@@ -164,13 +168,13 @@ class TestPeft:
             model.save_pretrained(tmp_path / str(replica))
             states.append(peft.get_peft_model_state_dict(model))
         done = run(tmp_path / "0", tmp_path / "1", "-o", tmp_path / "mean")
-        assert "the mean of their factors is not the factors of the mean" in done.stderr
+        assert "the mean of their factors is not the factors of the mean" in done.err
         loaded = peft.PeftModel.from_pretrained(llama(0), tmp_path / "mean")
         assert are_same(peft.get_peft_model_state_dict(loaded), average_models(states))
 
 
 class TestAccelerate:
-    def test_folders_of_save_state(self, tmp_path):
+    def test_folders_of_save_state(self, tmp_path, run):
         accelerate = library("accelerate")
         models = []
         for replica in range(2):
@@ -229,7 +233,7 @@ def distributed(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="two ranks over gloo are started on Linux")
 class TestDistributed:
     @pytest.mark.parametrize("name", ["run", "model"])
-    def test_folders_of_two_ranks(self, distributed, tmp_path, name):
+    def test_folders_of_two_ranks(self, distributed, tmp_path, name, run):
         run(distributed / f"{name}0", distributed / f"{name}1", "-o", tmp_path / "mean.pt")
         wanted = average_models([torch.load(distributed / f"whole{replica}.pt") for replica in range(2)])
         fresh = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 1))
