@@ -38,7 +38,7 @@ BUILT := $(if $(REPOSITORY),build/addressed,.)
 PREPARE = $(if $(REPOSITORY),$(BIN)/python tools/address.py $(REPOSITORY) $(BUILT),:)
 SMOKE := build/smoke
 SANITIZE := build/sanitize
-SANITIZED_TESTS := tests/native tests/properties tests/api
+SANITIZED_TESTS := tests/native tests/properties tests/api tests/partials/test_partial_sum.py
 # On a GPU every access of a kernel is looked at, which takes long: batches, two dtypes, and what is settled afterwards.
 SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or wide-bfloat16 or (settled and SUM)"
 # In an environment of the extra `docs` alone, so that the site never needs what another target has installed.

@@ -4,11 +4,15 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 import treefold
 from treefold.errors import TreefoldError
+
+sys.path.append(str(Path(__file__).parents[1]))
+import partial_ranks
 
 LENGTH = 100_000
 _RANK = int(os.environ["RANK"])
@@ -40,6 +44,10 @@ class Caller:
                 return {**described(error), "late": late, "is_as_it_was": bool((out == -1).all())}
             assert (out == out[0]).all()
         raise AssertionError(number)
+
+    def partials(self):
+        """Add hostile numbers to sums that go on, over all ranks."""
+        return [*partial_ranks.mean_over(self.group), partial_ranks.scattered_over(self.group)]
 
     def without(self, lost, seconds=60.0):
         self.group = self.group.without(lost, connect_timeout_seconds=seconds)
