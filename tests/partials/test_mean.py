@@ -108,6 +108,30 @@ class TestMean:
         value[:] = 0
         assert mean.result().tolist() == np.arange(12).reshape(3, 4).T.tolist()
 
+    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "i4", "u8"])
+    def test_takes_numbers_in_the_other_byte_order_as_they_are(self, dtype):
+        value = np.arange(1, 4).astype(np.dtype(dtype).newbyteorder())
+        for mean in (added(value), added(value.astype(dtype))):
+            mean.add(value)
+            assert mean.result().tolist() == [1, 2, 3]
+            assert mean.result().dtype == dtype
+
+    def test_takes_arrays_that_are_not_aligned(self):
+        value = np.frombuffer(b"-" + np.float32([1, 2, 3]).tobytes(), np.uint8)[1:].view(np.float32)
+        mean = added(value)
+        mean.add(value)
+        assert mean.result().tolist() == [1, 2, 3]
+
+    def test_is_called_as_it_stands_by_the_compiler_of_torch(self):
+        mean = added(torch.ones(3))
+
+        @torch.compile(backend="eager")
+        def step(value):
+            mean.add(2 * value)
+            return mean.result()
+
+        assert step(torch.ones(3)).tolist() == [1.5] * 3
+
     def test_takes_parameters_of_a_model_and_refuses_what_autograd_records(self):
         model = torch.nn.Linear(2, 2)
         mean = Mean()
@@ -178,11 +202,23 @@ class TestMean:
         with pytest.raises(MismatchError):
             mean.merge(added(other))
 
-    def test_refuses_other_containers_of_the_same_leaves(self):
-        mean = Mean()
-        mean.add([1.0, 2.0])
-        with pytest.raises(MismatchError, match="containers"):
-            mean.add((1.0, 2.0))
+    @pytest.mark.parametrize(
+        ("first", "other", "words"),
+        [
+            ([1.0, 2.0], (1.0, 2.0), r"is tuple, and those before are list\."),
+            (
+                {"a": [1.0, {"b": [2.0]}]},
+                {"a": [1.0, {"b": (2.0,)}]},
+                r"is tuple at \['a'\]\[1\]\['b'\], and .* list\.",
+            ),
+            ([1.0], [1.0, []], r"is list of other contents, and those before are list\."),
+        ],
+    )
+    def test_refuses_other_containers_of_the_same_leaves(self, first, other, words):
+        mean = added(first)
+        with pytest.raises(MismatchError, match=f"^This value {words} Bring the same containers every time"):
+            mean.add(other)
+        assert mean.count == 1
 
     def test_refuses_what_cannot_be_added(self):
         mean = Mean()
@@ -197,6 +233,8 @@ class TestMean:
         mean.add({"on": True})
         with pytest.raises(ArgumentError, match="do not agree on \\['on'\\]"):
             mean.add({"on": False})
+        with pytest.raises(ArgumentError, match="do not agree on their value, which has no mean"):
+            added("a").add("b")
 
     def test_without_a_value_says_what_to_do(self):
         with pytest.raises(ArgumentError, match="Call add first"):
@@ -302,10 +340,13 @@ class TestState:
             ("header", lambda array: changed(array, b"[3]", b"[-3]")),
             ("header", lambda array: changed(array, b"[3]", b"[999999999999999999]")),
             ("header", lambda array: changed(array, b'"weight": "0x', b'"weight": "-0x')),
+            ("header", lambda array: changed(array, b'"weight": "0x', b'"weight": "0x' + b"f" * 999)),
             ("header", lambda array: changed(array, b'"int64"', b'"float9"')),
+            ("header", lambda _: np.full(10**5, ord("["), np.uint8)),
             ("float32.modes", lambda array: array + np.uint8(9)),
             ("float32.sums", lambda array: array[:, :5]),
             ("integers", lambda array: array[:, :5]),
+            ("integers", lambda array: array + np.uint8(1)),
             ("integers", lambda _: None),
         ],
     )
@@ -333,8 +374,9 @@ class TestSum:
         assert total.result().dtype == np.int8
 
     def test_of_flags_is_refused(self):
-        with pytest.raises(DtypeError, match="SUM of bool"):
-            Sum().add(np.bool_([True]))
+        for flags in (np.bool_([True]), True):
+            with pytest.raises(DtypeError, match="SUM of bool"):
+                Sum().add(flags)
 
 
 def added(value):

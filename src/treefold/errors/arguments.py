@@ -187,7 +187,7 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def flags(cls, name: str) -> Self:
         return cls(
-            f"The models do not agree on {name}, which has no mean: it is no number. "
+            f"The models do not agree on {name or 'their value'}, which has no mean: it is no number. "
             f"Make it equal in all models, or leave it out."
         )
 

@@ -139,7 +139,8 @@ class ValueReader:
 
     def _read_leaf(self, leaf: Any, path: str) -> tuple[Form, Any]:
         """Return what a leaf is like, and its contents as a flat array; None for text."""
-        if isinstance(leaf, _TEXT):
+        is_refused = isinstance(leaf, bool) and self._op is ReduceOp.SUM  # below, as arrays of flags are
+        if isinstance(leaf, _TEXT) and not is_refused:
             return Form(path, "equal", type(leaf).__name__, ()), None
         backend = backend_of(leaf)
         where = f" at {path}" if path else ""
@@ -157,7 +158,8 @@ class ValueReader:
         is_flag = dtype == "bool" and self._op is ReduceOp.MEAN
         if not is_flag:
             Fold(self._op).check_dtype(dtype, where)
-        view = np.ascontiguousarray(_on_host(backend, leaf)).reshape(-1)
+        host = _on_host(backend, leaf)
+        view = np.require(host, host.dtype.newbyteorder("="), ["C", "ALIGNED"]).reshape(-1)
         kind = "equal" if is_flag else "whole" if dtype in INTEGERS else "float"
         return Form(path, kind, dtype, shape), view
 
@@ -196,6 +198,20 @@ def difference(known: Sequence[Form], got: Sequence[Form], whose: str, others: s
         where = f" at {path}" if path else ""
         return MismatchError(f"{whose} has no leaf{where}, and {others} have one there. Nothing was added.")
     return None
+
+
+def container_difference(known: optree.PyTreeSpec, got: optree.PyTreeSpec, path: str = "") -> MismatchError:
+    """Return an error that names the first container that differs, where the leaves are alike."""
+    if known.type is got.type:
+        for key, one, other in zip(got.entries(), known.children(), got.children(), strict=False):
+            if one != other:
+                return container_difference(one, other, f"{path}[{key!r}]")
+    kind, before = ("no container" if spec.type is None else spec.type.__name__ for spec in (got, known))
+    where, kind = f" at {path}" if path else "", f"{kind} of other contents" if kind == before else kind
+    return MismatchError(
+        f"This value is {kind}{where}, and those before are {before}. Bring the same containers every time. "
+        "Nothing was added."
+    )
 
 
 def example_of(leaf: Any) -> Example:

@@ -13,10 +13,11 @@ import optree
 
 from treefold.backends import HostArray
 from treefold.backends.numpy_partial import MOST_WEIGHT
+from treefold.backends.tracing import as_written
 from treefold.calls.arguments import read_number
-from treefold.errors import ArgumentError, MismatchError
+from treefold.errors import ArgumentError
 from treefold.errors.words import short
-from treefold.partials.leaves import Contribution, Example, ValueReader, example_of, like
+from treefold.partials.leaves import Contribution, Example, ValueReader, container_difference, example_of, like
 from treefold.partials.totals import ONE, Totals
 from treefold.reduce_op import ReduceOp
 from treefold.values.structure import unflatten
@@ -50,6 +51,7 @@ class _Running:
         with self._intact():
             return self._totals.not_finite()
 
+    @as_written
     def merge(self, other: Self) -> None:
         """Add what another one has got, of another thread or process; it stays as it is.
 
@@ -69,6 +71,7 @@ class _Running:
                 with self._changing():
                     self._totals.merge(totals)
 
+    @as_written
     def result(self, *, group: Group | None = None) -> Any:
         """Return the exact value, rounded once, in the type, structure and dtypes of what was added.
 
@@ -148,6 +151,7 @@ class _Running:
         self._reader = ValueReader(self._op, type(self).__name__)
         self._reader.expect(structure, totals.forms)
 
+    @as_written
     def _add(self, value: Any, words: int) -> None:
         with self._intact():
             contribution = self._reader.read(value)
@@ -161,10 +165,7 @@ class _Running:
         if self._totals.forms:
             self._totals.check(contribution.forms, contribution.digests, "This value", "those before")
             if self._structure is not None and structure is not None and structure != self._structure:
-                raise MismatchError(
-                    f"This value is {short(structure)} and those before are {short(self._structure)}. Bring the same "
-                    "containers every time. Nothing was added."
-                )
+                raise container_difference(self._structure, structure)
         else:
             self._totals = Totals.of(contribution.forms, contribution.digests)
         if self._structure is None and structure is not None:

@@ -25,6 +25,8 @@ ONE = 1 << FRACTION
 _VERSION = 1
 #: Bytes of a sum of integers: of 2**64 of them, each times a weight.
 _WHOLE_BYTES = 64
+#: A sum of weights is below this, so that a sum of integers of 64 bits has room.
+_MOST_WORDS = 1 << (8 * _WHOLE_BYTES - 65)
 
 
 @dataclass
@@ -187,7 +189,7 @@ class Totals:
         try:
             header = json.loads(np.asarray(state["header"], np.uint8).tobytes())
             found = f"{header['format']} {header['version']}"
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             raise ArgumentError.partial_state("state['header']", "missing or no JSON", f"that of {name}") from None
         if found != f"{name} {_VERSION}":
             raise ArgumentError.partial_state("state", f"of the format {short(found)}", f"{name} {_VERSION}")
@@ -199,13 +201,21 @@ class Totals:
             raise ArgumentError.partial_state(
                 "state['header']", "no description of what was added", f"that of {name}"
             ) from None
-        if totals.count < 0 or totals.words < 0:
-            raise ArgumentError.partial_state("state['header']", "of a count or weight below 0", f"that of {name}")
+        if totals.count < 0 or not 0 <= totals.words < _MOST_WORDS:
+            raise ArgumentError.partial_state(
+                "state['header']", "of a count or weight that cannot be", f"that of {name}"
+            )
         for dtype, partial in totals.floats.items():
             parts = {part: state.get(f"{dtype}.{part}") for part in ("modes", "sums", "rests", "wholes")}
             totals.floats[dtype] = PartialSum.of_state(dtype, partial.length, parts, f"state[{dtype!r}]")
         wholes = [form for form in forms if form.kind == "whole"]
         totals.wholes = _unpacked(state.get("integers"), wholes) if wholes else []
+        for form, total in zip(wholes, totals.wholes, strict=True):
+            limits = np.iinfo(numpy_dtype(form.dtype))
+            if not all(int(limits.min) * totals.words <= one <= int(limits.max) * totals.words for one in total):
+                raise ArgumentError.partial_state(
+                    "state['integers']", f"more than {form.dtype} and these weights make", f"that of {name}"
+                )
         return totals
 
 
