@@ -14,11 +14,20 @@ from treefold.group import Ticket
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTS = {
     "federated": ["round 5: loss", "the server found y = 1.92x + 0.94; the data say y = 2x + 1"],
+    "federated_stream": [
+        "server A, round 1: clients [2, 4, 3, 6, 5, 0, 1, 7], 1030 samples",
+        "both servers had the same bits in every round: True",
+    ],
     "hosts_numpy": ["40 means over 2 ranks: 280.00 K, humidity 0.500", "all ranks hold the same bits: True"],
     "hosts_torch": ["step  0: mean loss of 2 ranks", "all ranks hold the same bits: True"],
     "jax_optax": ["step  0: mean loss of 4 replicas 1.84", "step 59: mean loss of 4 replicas 0.008"],
     "keras_training": ["2 ranks, ", "all ranks hold the same bits: True"],
     "measure_machine": ["8192 KiB each:", "memory of 4 results: 32.0 MiB in use", "32.0 MiB kept for the next call"],
+    "merge_ranks": [
+        "ranks averaged 200 checkpoints, each in 66 KiB of memory",
+        "all ranks hold the same bits: True",
+        "they are the bits of one process that adds all: True",
+    ],
     "numpy_gradients": [
         "4 results, one per replica",
         "equal to the mean in float64, rounded once: True",
@@ -30,6 +39,11 @@ PRINTS = {
         "for 256 MB take HierarchicalCopyAllReduce(num_packs='auto', topology='machine')",
     ],
     "ranks": ["ranks found y = 2.00x + 1.00; the data say y = 2x + 1", "all ranks hold the same bits: True"],
+    "server_restart": [
+        "the server is killed",
+        "the server goes on after 5 updates",
+        "the bits are those of all updates at once: True",
+    ],
     "soup": ["with run4.safetensors it is 0.20644: left out", "the soup of 3 checkpoints has loss 0.00148"],
     "tensorflow_mirrored": ["every one of them gets [7.0, 7.0, 7.0]", "was found as y = 3.000x + -1.000"],
     "torch_processes": ["step  0: mean loss of 2 ranks", "all ranks hold the same bits: True"],
@@ -40,6 +54,7 @@ LAUNCHED = {
     "hosts_numpy": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
     "hosts_torch": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
     "keras_training": "treefold run -n 2",
+    "merge_ranks": "treefold run -n 4",
     "ranks": "treefold run -n 4",
 }
 
