@@ -1,7 +1,7 @@
 """The seam between treefold and what runs its plans.
 
-A new executor is one file with a subclass of ``Executor`` and one line in ``execution/__init__.py``. Nothing else knows
-it by name: what it can do, refuses, promises and honours is asked here.
+A new executor is one file with a subclass of ``Executor``, one line in ``execution/__init__.py``, and one in
+``plan/plan.py``, which says what plans of its name promise. What it can do, refuses and honours is asked here.
 """
 
 from __future__ import annotations

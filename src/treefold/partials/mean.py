@@ -30,6 +30,7 @@ class _Running:
     """What ``Mean`` and ``Sum`` share: values are added, and nothing is rounded until ``result``."""
 
     _op: ClassVar[ReduceOp]
+    _name: ClassVar[str]
 
     def __init__(self) -> None:
         """Begin with nothing; the first value that is added says what the others are like."""
@@ -60,9 +61,8 @@ class _Running:
             MismatchError: Structures, shapes or dtypes that differ, naming the place. Nothing was added.
 
         """
-        name = type(self).__name__
-        if type(other) is not type(self):
-            raise ArgumentError(f"{name}.merge got {short(other)}. It takes a treefold.{name}.")
+        if getattr(other, "_op", None) is not self._op:
+            raise ArgumentError(f"{self._name}.merge got {short(other)}. It takes a treefold.{self._name}.")
         first, second = sorted((self, other), key=id)  # one order for all threads
         with first._intact(), second._intact():  # noqa: SLF001 - its own class
             if other._totals.forms:
@@ -90,13 +90,11 @@ class _Running:
             words = self._totals.words if group is None else self._totals.check_between(self._op, group)
             if self._structure is None:
                 raise ArgumentError(
-                    f"{type(self).__name__} has seen no value that says what the result looks like. Call add first; "
+                    f"{self._name} has seen no value that says what the result looks like. Call add first; "
                     "with weight=0 it adds nothing."
                 )
             if not words:
-                raise ArgumentError(
-                    f"{type(self).__name__} has got values of weight 0 only. Add one with a weight above 0."
-                )
+                raise ArgumentError(f"{self._name} has got values of weight 0 only. Add one with a weight above 0.")
             results = zip(self._examples, self._totals.results(self._op, group), self._totals.forms, strict=True)
             return unflatten(self._structure, [like(*result) for result in results])
 
@@ -137,18 +135,18 @@ class _Running:
 
     def __repr__(self) -> str:
         """Say how much was added."""
-        return f"treefold.{type(self).__name__}(count={self.count})"
+        return f"treefold.{self._name}(count={self.count})"
 
     @property
     def _format(self) -> str:
-        return f"treefold.{type(self).__name__}"
+        return f"treefold.{self._name}"
 
     def _hold(
         self, totals: Totals, structure: optree.PyTreeSpec | None = None, examples: list[Example] | None = None
     ) -> None:
         self._totals, self._structure, self._examples = totals, structure, examples or []
         self._is_broken = False
-        self._reader = ValueReader(self._op, type(self).__name__)
+        self._reader = ValueReader(self._op, self._name)
         self._reader.expect(structure, totals.forms)
 
     @as_written
@@ -179,7 +177,7 @@ class _Running:
         with self._lock:
             if self._is_broken:
                 raise ArgumentError(
-                    f"An addition to this {type(self).__name__} was interrupted, so what it holds is not known. Begin "
+                    f"An addition to this {self._name} was interrupted, so what it holds is not known. Begin "
                     "anew, or load the last state."
                 )
             yield
@@ -208,7 +206,7 @@ class Mean(_Running):
     (2, 3)
     """
 
-    _op = ReduceOp.MEAN
+    _op, _name = ReduceOp.MEAN, "Mean"
 
     def add(self, value: Any, *, weight: Any = 1) -> None:
         """Add a value; several threads may.
@@ -248,7 +246,7 @@ class Sum(_Running):
     1.0
     """
 
-    _op = ReduceOp.SUM
+    _op, _name = ReduceOp.SUM, "Sum"
 
     def add(self, value: Any) -> None:
         """Add a value; several threads may.

@@ -1,4 +1,8 @@
-"""Planners: from lengths and devices to the steps of a plan."""
+"""Planners: from lengths and devices to the steps of a plan.
+
+Ops choose among them in ``ops/cross_device_ops.py``; methods that are compared for a machine are registered in
+``topology/planning/registry.py``.
+"""
 
 from treefold.planners.builder import LeafWork, PlanBuilder
 from treefold.planners.star import add_broadcast, add_concat, add_one_pass, add_one_shot, add_star

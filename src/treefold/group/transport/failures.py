@@ -1,6 +1,7 @@
 """Rounds between hosts: every rank tells all others one frame. A rank that stops tells them a word in place of one.
 
-Who is named when a call fails is decided here, by three rules, of which the first that applies wins:
+Who is named when a call between hosts fails is decided here, by three rules, of which the first that applies wins.
+On one host the memory that ranks share decides it (``native/group/meeting.hpp``, ``shared_memory.py``).
 
 1. *The word.* A rank that stops for a reason of its own tells ``failed``, ``interrupted`` or ``left``, and the others
    name it. One that stops because of others tells ``lost`` and whom, and the others name these.

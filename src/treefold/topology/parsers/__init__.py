@@ -1,6 +1,7 @@
 """Text → ``Topology``: one module per format, each with ``matches(text)`` and ``parse(text)``.
 
-They never read a file and never start a process. A new format is one module and one name in ``_FORMATS``.
+They never read a file and never start a process. A new format is one module and one name in ``_FORMATS``;
+``errors/machines.py`` lists them in words.
 What stands around a tool's output is removed first: Markdown; a shell's prompt above it; ranks, pods and times before
 lines. A prefix is what lines start with in common, digits aside, up to a blank or one of ``]>:|)}``. So
 ``[1,0]<stdout>:``, ``[pod/worker-0]``, ``2026-01-01T10:00:00.123Z`` and ``worker-1 |`` are known without a list.
