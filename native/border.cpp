@@ -77,21 +77,7 @@ std::vector<std::uint32_t> words_of(const nb::bytes& weights, std::size_t words_
   return words;
 }
 
-void without_gil(const std::function<void()>& work) {
-  PyThreadState* const state = PyEval_SaveThread();
-  std::exception_ptr error;
-  try {
-    work();
-  } catch (const std::exception&) {  // no memory
-    error = std::current_exception();
-  }
-  take_gil(state);
-  if (error) std::rethrow_exception(error);
-}
-
-void run(const std::vector<Item>& items, const treefold::Manner& manner) {
-  // Releasing the GIL and checking for signals take longer than a small fold.
-  if (manner.task_bytes == 0 && treefold::fold_if_small(items)) return;
+void without_gil(const std::function<bool(const std::function<bool()>& interrupted)>& body) {
   PyThreadState* state = PyEval_SaveThread();
   const auto interrupted = [&state] {
     take_gil(state);
@@ -103,11 +89,17 @@ void run(const std::vector<Item>& items, const treefold::Manner& manner) {
   std::exception_ptr error;
   try {
     // An exception must not leave before the GIL is back: Python objects are dropped on the way.
-    was_interrupted = treefold::fold_batch(items, interrupted, manner);
+    was_interrupted = body(interrupted);
   } catch (const std::exception&) {  // no memory for the tasks
     error = std::current_exception();
   }
   take_gil(state);
   if (error) std::rethrow_exception(error);
   if (was_interrupted) throw nb::python_error();
+}
+
+void run(const std::vector<Item>& items, const treefold::Manner& manner) {
+  // Releasing the GIL and checking for signals take longer than a small fold.
+  if (manner.task_bytes == 0 && treefold::fold_if_small(items)) return;
+  without_gil([&](const auto& interrupted) { return treefold::fold_batch(items, interrupted, manner); });
 }

@@ -27,7 +27,8 @@ Request fold_request(int op, int accumulate, int level);
 treefold::Item item_of(int dtype, const Request& request);
 // Reads weights as Python passes them: whole numbers of so many 32-bit words each. Raises ValueError for other bytes.
 std::vector<std::uint32_t> words_of(const nanobind::bytes& weights, std::size_t words_each);
-// Calls `work` without the GIL; what it throws is thrown when the GIL is back.
-void without_gil(const std::function<void()>& work);
+// Calls `body` without the GIL, with what tells whether a Python signal handler has raised; raises what that raised if
+// `body` returns true.
+void without_gil(const std::function<bool(const std::function<bool()>& interrupted)>& body);
 // Folds, without the GIL unless the batch is too small for that to pay. Raises what a Python signal handler raised.
 void run(const std::vector<treefold::Item>& items, const treefold::Manner& manner = {});

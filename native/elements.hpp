@@ -55,12 +55,18 @@ struct Arithmetic {
 using Loop = void (*)(const void* const* sources, const Arithmetic& arithmetic, void* const* targets, std::size_t target_count,
                       std::size_t begin, std::size_t end, bool stream);
 
+class Superaccumulator;
+struct SumSpan;
+// Adds all elements of parts of arrays, or their products.
+using WholeSum = void (*)(const SumSpan* spans, std::size_t count, Superaccumulator& total);
+
 // The loops of one vector level; null where a combination has no meaning.
 struct Level {
   const char* name;
   Loop loops[dtype_count][op_count][accumulation_count];
   Loop weighted_mean[dtype_count];
   const PartialLoops* partial;  // of sums that go on
+  WholeSum whole_sums[dtype_count], products[dtype_count];  // of floats
   Certificate (*certificate)();  // what proves that additions were exact
   Loop traffic;  // the same reads and writes on bytes, arithmetic left out: the limit that folds are measured against
 };

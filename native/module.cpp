@@ -26,6 +26,7 @@
 #include "pool.hpp"
 #include "results_module.hpp"
 #include "rows_module.hpp"
+#include "superaccumulator.hpp"
 
 namespace nb = nanobind;
 
@@ -57,6 +58,9 @@ char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const Arr
   }
   return PyArray_BYTES(array);
 }
+
+// Arrays that are added up with the GIL held, because releasing it takes longer.
+constexpr std::size_t most_held_bytes = std::size_t{1} << 16;
 
 // The items of a batch with the arrays of pointers that they refer to.
 class Batch {
@@ -126,6 +130,39 @@ void fold(const nb::list& items, int op, int accumulate, int level, const std::o
   if (numbers.has_zero()) refuse("A weight is 0; its contribution is to be left out.");
   request.weights = &numbers;
   run(Batch(items, request).items());
+}
+
+// Adds up arrays, or the products of pairs of them.
+nb::tuple exact_sum(int dtype, const nb::list& terms, bool is_product, int level) {
+  const treefold::Level& loops = level_at(level);
+  if (dtype < 0 || dtype >= treefold::dtype_count || loops.whole_sums[dtype] == nullptr) {
+    refuse("exact_sum knows no dtype " + std::to_string(dtype) + ".");
+  }
+  const std::size_t itemsize = treefold::element_bytes[dtype];
+  std::vector<treefold::SumSpan> spans;
+  std::size_t nbytes = 0;
+  for (nb::handle term : terms) {
+    if (!nb::isinstance<nb::tuple>(term) || nb::len(term) != 1u + is_product) refuse("exact_sum takes tuples of arrays.");
+    const void* memory[2]{};
+    npy_intp length = 0;
+    for (std::size_t i = 0; i < nb::len(term); ++i) {
+      const nb::object array = term[i];
+      if (i == 0 && PyArray_Check(array.ptr())) length = PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr()));
+      memory[i] = memory_of(array, static_cast<npy_intp>(itemsize), length, {"source", i, spans.size()});
+    }
+    spans.push_back({memory[0], memory[1], 0, static_cast<std::size_t>(length)});
+    nbytes += static_cast<std::size_t>(length) * itemsize;
+  }
+  treefold::Superaccumulator total;
+  const treefold::WholeSum loop = (is_product ? loops.products : loops.whole_sums)[dtype];
+  const auto add = [&](const std::function<bool()>& interrupted) {
+    return treefold::add_up(spans, loop, itemsize, total, interrupted);
+  };
+  if (nbytes <= most_held_bytes) add([] { return false; });
+  else without_gil(add);
+  const auto words = total.words();
+  return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(words.data()), sizeof words), total.has_nan, total.has_plus,
+                        total.has_minus);
 }
 
 void set_certificate(int number) {
@@ -200,6 +237,10 @@ NB_MODULE(_native, module) {
              "Fold a batch of (dtype, sources, targets): row-major NumPy arrays of one length each, in replica order.\n\n"
              "A target is exactly one source's memory or disjoint from all of them; the caller has checked that.\n"
              "weights: whole numbers above 0, one per source, of words_each 32-bit words each, little-endian.");
+  module.def("exact_sum", &exact_sum, nb::arg("dtype"), nb::arg("terms"), nb::arg("is_product"), nb::arg("level"),
+             "Return the sum of all elements of row-major arrays, each in a tuple, or of the products of pairs of arrays.\n\n"
+             "The first result is a whole number in two's complement, little-endian: the sum in units of 2**-1074, that of\n"
+             "products in units of 2**-2148. The others: whether there is a NaN, or an infinity of each sign.");
   module.def("set_certificate", &set_certificate, nb::arg("certificate"),
              "Choose what proves that additions were exact, by its number in CERTIFICATES, for all folds from now on.");
   module.def(

@@ -181,7 +181,10 @@ Blocks add(const Arrays& arrays, const Flat<const std::uint64_t>& starts, const 
   const Blocks blocks = blocks_of(arrays, asked);
   const treefold::Dtype of = dtype_of(dtype);
   Blocks left;
-  without_gil([&] { left = treefold::add(arrays.partial, loops_at(level), of, pieces, factor, blocks); });
+  without_gil([&](const auto&) {
+    left = treefold::add(arrays.partial, loops_at(level), of, pieces, factor, blocks);
+    return false;
+  });
   return left;
 }
 
@@ -191,12 +194,18 @@ Blocks merge(const Arrays& arrays, const Arrays& other, int level, const std::op
   }
   const Blocks blocks = blocks_of(arrays, asked);
   Blocks left;
-  without_gil([&] { left = treefold::merge(arrays.partial, loops_at(level), other.partial, blocks); });
+  without_gil([&](const auto&) {
+    left = treefold::merge(arrays.partial, loops_at(level), other.partial, blocks);
+    return false;
+  });
   return left;
 }
 
 void make_whole(const Arrays& arrays, const std::vector<std::size_t>& blocks) {
-  without_gil([&] { treefold::make_whole(arrays.partial, blocks); });
+  without_gil([&](const auto&) {
+    treefold::make_whole(arrays.partial, blocks);
+    return false;
+  });
 }
 
 void finish(const Arrays& arrays, const Flat<const std::uint64_t>& starts, const Flat<const std::int64_t>& offsets, int dtype,
@@ -207,7 +216,10 @@ void finish(const Arrays& arrays, const Flat<const std::uint64_t>& starts, const
   const treefold::Divisor64 divisor{high, low, is_power ? 1 / high : 0, natural_of(words), exponent};
   const Pieces pieces = pieces_of(arrays, starts, offsets);
   const treefold::Dtype of = dtype_of(dtype);
-  without_gil([&] { treefold::finish(arrays.partial, loops_at(level), of, pieces, divisor); });
+  without_gil([&](const auto&) {
+    treefold::finish(arrays.partial, loops_at(level), of, pieces, divisor);
+    return false;
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "partial_loops.hpp"
 #include "special.hpp"
+#include "whole_sums.hpp"
 
 namespace treefold::TREEFOLD_LEVEL {
 
@@ -44,6 +45,8 @@ void fill_float(Level& level) {
   fill(level, dtype, Op::product, loop_of<dtype, Wide, Wide, Op::product, exact>,
        loop_of<dtype, Native, Native, Op::product, native>);
   level.weighted_mean[static_cast<int>(dtype)] = exact_of<dtype, Native, Op::mean, true>;
+  level.whole_sums[static_cast<int>(dtype)] = &whole_sum<Terms<Native, false>>;
+  level.products[static_cast<int>(dtype)] = &whole_sum<Terms<Native, true>>;
 }
 
 // Sums and products of integers wrap, so that they need no sign.

@@ -21,7 +21,18 @@ _NAMES: dict[str, tuple[str, ...]] = {
 #: What is taken from the module, here, in ``backends``, in ``partials`` and in ``cost``.
 _FUNCTIONS = (
     *("HAS_SHARED_MEMORY", "TENSORFLOW_FUNCTIONS"),
-    *("Row", "RowFold", "certificate", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
+    *(
+        "Row",
+        "RowFold",
+        "certificate",
+        "empty",
+        "empty_cache",
+        "exact_sum",
+        "fold",
+        "level_names",
+        "memory_info",
+        "new_arrays",
+    ),
     *(
         "in_plain_arithmetic",
         "new_tensors",
