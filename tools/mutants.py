@@ -40,6 +40,7 @@ ROOMS = {
     "averaging": ["tests/averaging"],
     "calls": ["tests/api"],
     "engines": ["tests/engines"],
+    "exact": ["tests/exact"],
     "execution": ["tests/execution", "tests/api/test_fast_path.py"],
     "fold.py": ["tests/api/test_fold.py", "tests/properties"],
     "group": ["tests/group/test_moves.py", "tests/group/test_ops.py", "tests/group/test_mismatches.py", "tests/group"],

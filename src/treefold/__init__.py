@@ -32,6 +32,7 @@ from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
+    from treefold import exact
     from treefold.averaging import average
     from treefold.execution.links import verify_links
     from treefold.group import Group, Ticket, connect
@@ -92,6 +93,7 @@ __all__ = [
     "choose_cross_device_ops",
     "connect",
     "empty_cache",
+    "exact",
     "host_memory_info",
     "known_topology",
     "load_topology",
@@ -104,6 +106,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "exact":  # a module, which its import makes an attribute
+        return importlib.import_module("treefold.exact")
     if name not in _LATER:
         raise UnknownNameError.of_package(name, __all__)
     value = getattr(importlib.import_module(_LATER[name]), name)

@@ -3,6 +3,7 @@
 import os
 
 import bit_cases
+import exact_cases
 import numpy as np
 import partial_ranks
 import pretended_hosts
@@ -60,3 +61,9 @@ def partials(rank, size, hosts):
     """Return what ranks of pretended hosts have in common of sums that go on."""
     with connected(rank, hosts) as group:
         return [*partial_ranks.mean_over(group), partial_ranks.scattered_over(group)]
+
+
+def exact_sums(rank, size, hosts):
+    """Return a hash of exact sums of what all ranks have."""
+    with connected(rank, hosts) as group:
+        return exact_cases.digest_of(rank, size, group)

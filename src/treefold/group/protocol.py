@@ -29,6 +29,8 @@ class CallKind(enum.IntEnum):
     STREAM = 32
     #: The ranks announce the shapes and lengths that differ from rank to rank.
     ANNOUNCED = 33
+    #: The ranks tell each other their exact sums.
+    EXACT = 34
     #: The ranks tell each other what they are, as they connect.
     CONNECT = 253
     #: A rank has stopped, and says why.
