@@ -13,6 +13,11 @@ from treefold.group import Ticket
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTS = {
+    "clipping": [
+        "the norm in one piece is 29.0678",
+        "the same bits in 2, 3, 5 and 8 pieces: True",
+        "the norm after clipping is 1.000000",
+    ],
     "federated": ["round 5: loss", "the server found y = 1.92x + 0.94; the data say y = 2x + 1"],
     "federated_stream": [
         "server A, round 1: clients [2, 4, 3, 6, 5, 0, 1, 7], 1030 samples",

@@ -8,6 +8,7 @@ NAMES = {
     "all_reduce_hook",
     "average_models",
     "broadcast_coalesced",
+    "clip_grad_norm_",
     "mean_hook",
     "reduce_add_coalesced",
     "shared_mean_hook",

@@ -30,6 +30,7 @@
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
     ├── MissingExtraError            ImportError          what was asked for needs a package that is not installed
     ├── MissingImplementationError   NotImplementedError  a subclass that does not say how to do what it is asked
+    ├── NotFiniteError               RuntimeError         a norm of gradients that had to be finite and is not
     ├── OutputError                  ValueError           ``out`` cannot take the result
     ├── ParseError                   ValueError           text or a file that should describe a machine and does not
     ├── PeerError                    RuntimeError         a library that cannot do the work of a benchmark
@@ -78,7 +79,7 @@ from treefold.errors.groups import (
     SharedMemoryError,
 )
 from treefold.errors.machines import ParseError, SimulationError, TopologyError
-from treefold.errors.values import DeviceError, DtypeError, MismatchError, OutputError, PlanError
+from treefold.errors.values import DeviceError, DtypeError, MismatchError, NotFiniteError, OutputError, PlanError
 
 __all__ = [
     "ArgumentError",
@@ -104,6 +105,7 @@ __all__ = [
     "MismatchError",
     "MissingExtraError",
     "MissingImplementationError",
+    "NotFiniteError",
     "OutputError",
     "ParseError",
     "PeerError",

@@ -54,6 +54,10 @@ class DtypeError(TreefoldError, ValueError):
         return cls(f"{dtype} has elements that are Python objects, which no other process can read. Take numbers.")
 
 
+class NotFiniteError(TreefoldError, RuntimeError):
+    """A norm of gradients had to be finite and is not; PyTorch's own function raises a ``RuntimeError``, too."""
+
+
 class OutputError(TreefoldError, ValueError):
     """``out`` cannot take the result; it is untouched."""
 

@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     raise FrameworkError.missing(__name__, "PyTorch", "torch", "2.5") from None
 
 from treefold.torch.average import average_models
+from treefold.torch.clipping import clip_grad_norm_
 from treefold.torch.coalesced import all_reduce_, all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
 
 if distributed.is_available():
@@ -23,7 +24,14 @@ if distributed.is_available():
 
     register()
 
-__all__ = ["all_reduce_", "all_reduce_coalesced", "average_models", "broadcast_coalesced", "reduce_add_coalesced"]
+__all__ = [
+    "all_reduce_",
+    "all_reduce_coalesced",
+    "average_models",
+    "broadcast_coalesced",
+    "clip_grad_norm_",
+    "reduce_add_coalesced",
+]
 if distributed.is_available():
     __all__ += ["all_reduce_hook", "mean_hook", "shared_mean_hook"]  # some builds of PyTorch have no process groups
 
