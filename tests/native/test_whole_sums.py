@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_oracle import WIDTHS
-from exact_oracle import KINDS, any_bits, near_one
+from exact_oracle import KINDS, WIDTHS, any_bits, near_one
 from native_cases import IS_FULL, LEVELS
 from whole_oracle import number
 

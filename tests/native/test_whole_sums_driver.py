@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exact_oracle import WIDTHS
-from exact_oracle import KINDS
+from exact_oracle import KINDS, WIDTHS
 from native_cases import IS_FULL, LEVELS
 from test_exact_driver import AVX512, CROSS, EMULATOR, OPTIONS
 from test_whole_sums import drawn, right_sum
