@@ -81,6 +81,33 @@ class TestResults:
         assert np.signbit(np.float64(exact.sum([minus[:0], minus])))
         assert not np.signbit(np.float64(exact.dot(minus, np.ones(5, dtype))))
 
+    @pytest.mark.parametrize("dtypes", [["float32"], ["float32", "float64"], ["bfloat16", "float32"]])
+    def test_of_what_is_no_number(self, dtypes):
+        """In arrays that are added up together, and in some of other dtypes, in either order."""
+        for values in itertools.product((1.0, -0.0, np.inf, -np.inf, np.nan), repeat=2):
+            tree = [np.array([value], dtype) for value, dtype in zip(values, dtypes * 2, strict=False)]
+            right = result_bits(
+                "float64", [value if value - value else Fraction(value) for value in values]
+            ) or np.float64(sum(values, -0.0)).view(np.uint64)
+            assert bits_of(exact.sum(tree, dtype="float64")) == right
+            squares = np.float64(sum(value * value for value in values))
+            assert bits_of(exact.norm(tree, dtype="float64")) == bits_of(
+                np.nan if np.isnan(squares) else np.sqrt(squares)
+            )
+
+    def test_of_zeros_of_several_dtypes_have_the_sign_that_all_have(self):
+        for one, other in itertools.product((0.0, -0.0), repeat=2):
+            total = exact.sum([np.float32([one]), np.float64([other])])
+            assert np.signbit(total) == (np.signbit(one) and np.signbit(other))
+
+    def test_of_roots_just_above_a_tie(self):
+        """The speck is hundreds of bits away."""
+        tie, speck = np.array([1 + 2.0**-24]), np.array([2.0**-400])
+        assert exact.norm(tie, dtype="float32") == 1
+        assert exact.norm([tie, speck], dtype="float32") == np.float32(1 + 2.0**-23)
+        least = np.full(1, 2.0**-1074)
+        assert [float(exact.norm([least] * count)) / 2.0**-1074 for count in (1, 2, 3, 6, 7)] == [1, 1, 2, 2, 3]
+
     def test_do_not_depend_on_the_cutting_or_the_order(self):
         """One result in 50 orders, each cut in another way."""
         draw = random.Random(4)  # noqa: S311 - a test's choice
@@ -144,6 +171,7 @@ class TestDtypes:
         total = sum(array.tolist())
         assert exact.sum(array, dtype="float64") == float(total)
         assert exact.mean(array, dtype="float64") == total / 70_001
+        assert [int(exact.sum(np.array([end], dtype))) for end in (limits.min, limits.max)] == [limits.min, limits.max]
         few = np.array([limits.max] * 3 + [limits.min] * 2, dtype)
         if dtype != "uint64":
             assert int(exact.sum(few)) == 3 * limits.max + 2 * limits.min

@@ -24,9 +24,6 @@ from treefold.execution import native
 if native.HAS_NATIVE:
     from treefold._native import exact_sum as _exact_sum
 
-#: Bits that a square root has beyond the least float64: more than any dtype's significand.
-_ROOT_BITS = 64
-
 
 class Partial(NamedTuple):
     """The sum of so many elements, or of their products, in units of 2**-1074, of products 2**-2148; exact.
@@ -89,10 +86,9 @@ class Partial(NamedTuple):
     def _rounded_size(self, operation: str, form: Format) -> int:
         size = abs(self.total)
         if operation == "norm":
-            # All bits of the root that anything rounds by, and one that says whether there are more.
-            square = size << 2 * _ROOT_BITS
-            root = math.isqrt(square)
-            return _rounded(2 * root + (root * root < square), 1, -FRACTION - _ROOT_BITS - 1, form)
+            # One bit below the least float64, and one that says whether there are more.
+            root = math.isqrt(size << 2)
+            return _rounded(2 * root + (root * root < size << 2), 1, -FRACTION - 2, form)
         return _rounded(size, self.elements if operation == "mean" else 1, -FRACTION * (1 + (operation == "dot")), form)
 
 
