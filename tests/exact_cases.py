@@ -3,8 +3,7 @@
 import hashlib
 
 import numpy as np
-from exact_oracle import WIDTHS
-from hostile_numbers import KINDS
+from exact_oracle import KINDS, WIDTHS
 
 from treefold import exact
 

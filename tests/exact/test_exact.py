@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from exact_oracle import WIDTHS
+from exact_oracle import KINDS, WIDTHS, near_one
 from hostile_arrays import INPUT_LAYOUTS, Hostile
-from hostile_numbers import KINDS, near_one
 from whole_oracle import number, result_bits
 
 import treefold

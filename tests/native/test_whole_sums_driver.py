@@ -27,7 +27,7 @@ FAULTS = {
 
 def build(folder, *options, compiler="g++", native=NATIVE):
     program = folder / "whole_sums_driver"
-    sources = [str(native / name) for name in ("tests/whole_sums_driver.cpp", "exact.cpp", "overflow.cpp")]
+    sources = [str(native / name) for name in ("tests/whole_sums_driver.cpp", "exact.cpp", "whole.cpp", "overflow.cpp")]
     subprocess.run([compiler, *OPTIONS, *options, "-o", str(program), *sources], check=True)  # noqa: S603
     return [str(program)]
 
