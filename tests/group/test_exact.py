@@ -33,7 +33,7 @@ def several(me):
 
 
 class TestGroup:
-    @pytest.mark.parametrize("size", [1, 2, 3])
+    @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
     def test_gives_the_bits_of_one_process(self, ranks, size):
         ended = ranks.run(World(sums, size))
         assert [one.value for one in ended] == [digest_of(0, 1)] * size, ended

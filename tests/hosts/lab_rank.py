@@ -12,6 +12,7 @@ import treefold
 from treefold.errors import TreefoldError
 
 sys.path.append(str(Path(__file__).parents[1]))
+import exact_cases
 import partial_ranks
 
 LENGTH = 100_000
@@ -46,8 +47,9 @@ class Caller:
         raise AssertionError(number)
 
     def partials(self):
-        """Add hostile numbers to sums that go on, over all ranks."""
-        return [*partial_ranks.mean_over(self.group), partial_ranks.scattered_over(self.group)]
+        """Add hostile numbers over all ranks: to sums that go on, and of whole arrays."""
+        of_whole = exact_cases.digest_of(_RANK, self.group.size, self.group)
+        return [*partial_ranks.mean_over(self.group), partial_ranks.scattered_over(self.group), of_whole]
 
     def without(self, lost, seconds=60.0):
         self.group = self.group.without(lost, connect_timeout_seconds=seconds)

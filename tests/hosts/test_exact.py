@@ -12,8 +12,9 @@ class TestGroup:
         _, outcomes = fake_groups.run(size, lambda group: digest_of(group.rank, size, group))
         assert outcomes == [digest_of(0, 1)] * size
 
-    def test_gives_them_over_gloo(self):
-        """Two ranks of one host, and one of another."""
-        answers = run(hosts.exact_sums, 3, ((0, 2), (1,)), backend="gloo", environment={"GLOO_SOCKET_IFNAME": "lo"})
+    @pytest.mark.parametrize("layout", [((0, 2), (1,)), ((0, 1), (2, 3)), ((0, 3), (1, 4), (2, 5))], ids=str)
+    def test_gives_them_over_gloo(self, layout):
+        size = sum(map(len, layout))
+        answers = run(hosts.exact_sums, size, layout, backend="gloo", environment={"GLOO_SOCKET_IFNAME": "lo"})
         assert not (failures := [answer.text for answer in answers if isinstance(answer, Raised)]), failures[0]
-        assert answers == [digest_of(0, 1)] * 3
+        assert answers == [digest_of(0, 1)] * size
