@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "arithmetic.hpp"
+#include "floating_mode.hpp"
 #include "pool.hpp"
 
 namespace treefold {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "arithmetic.hpp"
+#include "floating_mode.hpp"
 #include "whole.hpp"
 
 namespace treefold {

@@ -9,8 +9,8 @@
 // docs/how/numbers.md has the proofs. A block is read from all sources before it is written, as in the other loops.
 #pragma once
 
-#include "arithmetic.hpp"
 #include "exact_rounding.hpp"
+#include "floating_mode.hpp"
 #include "window.hpp"
 
 namespace treefold::TREEFOLD_LEVEL {

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "arithmetic.hpp"
 #include "border.hpp"
 #include "dispatch.hpp"
 #include "exact.hpp"
+#include "floating_mode.hpp"
 #include "graph_module.hpp"
 #include "group_module.hpp"
 #include "memory.hpp"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "arithmetic.hpp"
+#include "floating_mode.hpp"
 #include "pool.hpp"
 
 namespace treefold {

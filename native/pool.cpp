@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-#include "arithmetic.hpp"
+#include "floating_mode.hpp"
 
 namespace treefold {
 

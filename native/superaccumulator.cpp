@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "arithmetic.hpp"
+#include "floating_mode.hpp"
 #include "pool.hpp"
 
 namespace treefold {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "../arithmetic.hpp"
+#include "../floating_mode.hpp"
 #include "copy.hpp"
 
 namespace treefold::group {

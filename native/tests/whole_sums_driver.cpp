@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../arithmetic.hpp"
+#include "../floating_mode.hpp"
 #include "../whole_sums.hpp"
 
 namespace {

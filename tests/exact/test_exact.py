@@ -284,14 +284,14 @@ class TestRefusals:
 
 def test_faults_in_the_rounding_are_seen(monkeypatch):
     """A tie that goes up, and a speck that is forgotten, as the tests above would see them."""
-    from treefold.exact import partials  # noqa: PLC0415 - its own name is public, not its parts
+    from treefold.exact import scalar_sum  # noqa: PLC0415 - its own name is public, not its parts
 
-    divided = partials._divided
+    divided = scalar_sum._divided
     tie, speck = np.float32([1, 2.0**-24]), np.float32([1, 2.0**-24, 2.0**-60])
     assert (exact.sum(tie), exact.sum(speck)) == (np.float32(1), np.float32(1 + 2.0**-23))
     monkeypatch.setattr(
-        partials, "_divided", lambda *given: (*divided(*given)[:1], divided(*given)[1] + 1, divided(*given)[2])
+        scalar_sum, "_divided", lambda *given: (*divided(*given)[:1], divided(*given)[1] + 1, divided(*given)[2])
     )
     assert exact.sum(tie) != np.float32(1)
-    monkeypatch.setattr(partials, "_divided", lambda *given: (*divided(*given)[:1], 0, divided(*given)[2]))
+    monkeypatch.setattr(scalar_sum, "_divided", lambda *given: (*divided(*given)[:1], 0, divided(*given)[2]))
     assert exact.sum(speck) == np.float32(1)

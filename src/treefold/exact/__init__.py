@@ -23,7 +23,7 @@ from treefold.calls.reader import Brought, read_components
 from treefold.dtypes import DTYPES, FLOATS, HALVES, INTEGERS, UNSIGNED
 from treefold.errors import ArgumentError, DeviceError, DtypeError, MismatchError
 from treefold.errors.words import short
-from treefold.exact.partials import Partial, partial_of
+from treefold.exact.scalar_sum import ScalarSum, sum_of
 from treefold.group import Group
 from treefold.group.contributions import host_arrays
 from treefold.group.protocol import CallKind, call_key
@@ -102,7 +102,7 @@ class Contribution(NamedTuple):
     operation: str
     dtype: str
     backend: ArrayBackend
-    partial: Partial
+    total: ScalarSum
 
     @property
     def call(self) -> str:
@@ -116,7 +116,7 @@ class Contribution(NamedTuple):
             ArgumentError: there is none.
 
         """
-        return self.backend.from_hosts([self.partial.rounded(self.operation, self.dtype)], [_DEVICE])[0]
+        return self.backend.from_hosts([self.total.rounded(self.operation, self.dtype)], [_DEVICE])[0]
 
 
 class Ranks:
@@ -135,8 +135,8 @@ class Ranks:
         """
         own = read()
         key = call_key(CallKind.EXACT, digest=hashlib.blake2b(own.call.encode(), digest_size=16).digest())
-        said = self._link.announce(key, own.partial.to_json(), description=own.call)
-        return own._replace(partial=functools.reduce(Partial.plus, map(Partial.from_json, said)))
+        said = self._link.announce(key, own.total.to_json(), description=own.call)
+        return own._replace(total=functools.reduce(ScalarSum.plus, map(ScalarSum.from_json, said)))
 
 
 def _reduce(operation: str, values: Sequence[Any], dtype: Any, group: Group | None) -> Any:
@@ -163,8 +163,8 @@ def contribution(operation: str, values: Sequence[Any], dtype: Any) -> Contribut
         arrays = [host_arrays(part)[0].reshape(-1) for part in row]
         terms.setdefault(row[0].dtype, []).append((*arrays, *arrays)[: len(values)])
     wanted = _result_dtype(operation, list(terms), dtype)
-    partials = [partial_of(name, some) for name, some in terms.items()]
-    return Contribution(operation, wanted, parts[0].operand.backend, functools.reduce(Partial.plus, partials))
+    totals = [sum_of(name, some) for name, some in terms.items()]
+    return Contribution(operation, wanted, parts[0].operand.backend, functools.reduce(ScalarSum.plus, totals))
 
 
 def _parts(operation: str, value: Any) -> list[Part]:

@@ -15,7 +15,7 @@ from treefold.backends.tracing import untraced
 from treefold.errors import ArgumentError, CallMismatchError, NotFiniteError, TreefoldError
 from treefold.errors.words import short
 from treefold.exact import Contribution, Ranks, contribution
-from treefold.exact.partials import Partial
+from treefold.exact.scalar_sum import ScalarSum
 from treefold.group import Group
 
 #: Finds what this process, or some ranks together, bring to the norm.
@@ -112,12 +112,12 @@ def _nothing() -> Contribution:
     backend = backend_of(torch.empty(0))
     if backend is None:
         raise AssertionError
-    return Contribution("norm", "float32", backend, Partial())
+    return Contribution("norm", "float32", backend, ScalarSum())
 
 
 def _plus(one: Contribution, other: Contribution) -> Contribution:
     dtype = "float64" if "float64" in {one.dtype, other.dtype} else "float32"
-    return one._replace(dtype=dtype, partial=one.partial.plus(other.partial))
+    return one._replace(dtype=dtype, total=one.total.plus(other.total))
 
 
 def _over(group: Any, read: _Read) -> Contribution:
@@ -141,14 +141,14 @@ def _over(group: Any, read: _Read) -> Contribution:
     except TreefoldError as error:
         own = error
     said: list[Any] = [None] * distributed.get_world_size(group)
-    telling = str(own) if isinstance(own, TreefoldError) else (own.dtype, own.partial.to_json())
+    telling = str(own) if isinstance(own, TreefoldError) else (own.dtype, own.total.to_json())
     distributed.all_gather_object(said, telling, group=group)
     if isinstance(own, TreefoldError):
         raise own
     for rank, one in enumerate(said):
         if isinstance(one, str):
             raise CallMismatchError.refused(rank, one)
-    return functools.reduce(_plus, [own._replace(dtype=one, partial=Partial.from_json(sent)) for one, sent in said])
+    return functools.reduce(_plus, [own._replace(dtype=one, total=ScalarSum.from_json(sent)) for one, sent in said])
 
 
 def _local(gradient: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The exact partial sum of whole arrays: one whole number, to which others are added, and which is rounded once."""
+"""The exact sum of whole arrays: one whole number, to which others are added, and which is rounded once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if native.HAS_NATIVE:
     from treefold._native import exact_sum as _exact_sum
 
 
-class Partial(NamedTuple):
+class ScalarSum(NamedTuple):
     """The sum of so many elements, or of their products, in units of 2**-1074, of products 2**-2148; exact.
 
     What is no number is not in it. ``are_negative_zeros``: whether every element is -0.
@@ -38,9 +38,9 @@ class Partial(NamedTuple):
     has_minus: bool = False
     are_negative_zeros: bool = True
 
-    def plus(self, other: Partial) -> Partial:
+    def plus(self, other: ScalarSum) -> ScalarSum:
         """Return the sum of both."""
-        return Partial(
+        return ScalarSum(
             self.total + other.total,
             self.elements + other.elements,
             self.has_nan or other.has_nan,
@@ -54,10 +54,10 @@ class Partial(NamedTuple):
         return [f"{self.total:x}", *self[1:]]
 
     @staticmethod
-    def from_json(made: Sequence[Any]) -> Partial:
+    def from_json(made: Sequence[Any]) -> ScalarSum:
         """Return what ``to_json`` was called of."""
         total, *others = made
-        return Partial(int(total, 16), *others)
+        return ScalarSum(int(total, 16), *others)
 
     def rounded(self, operation: str, dtype: str) -> HostArray:
         """Return the result as an array without axes.
@@ -92,19 +92,19 @@ class Partial(NamedTuple):
         return _rounded(size, self.elements if operation == "mean" else 1, -FRACTION * (1 + (operation == "dot")), form)
 
 
-def partial_of(dtype: str, terms: Sequence[tuple[HostArray, ...]]) -> Partial:
+def sum_of(dtype: str, terms: Sequence[tuple[HostArray, ...]]) -> ScalarSum:
     """Return the sum of all elements of row-major arrays of one dtype, each in a tuple, or of products of two."""
     count, is_product = sum(term[0].size for term in terms), any(len(term) > 1 for term in terms)
     if dtype not in FLOATS:
         whole = sum(whole_sum_of_integers(array) for [array] in terms)
-        return Partial(whole << FRACTION, count, are_negative_zeros=not count)
+        return ScalarSum(whole << FRACTION, count, are_negative_zeros=not count)
     if native.HAS_NATIVE:
         words, *found = _exact_sum(native.DTYPES[dtype], list(terms), is_product, native.level())
         made = WholeSum(int.from_bytes(words, "little", signed=True), *found)
     else:
         made = exact_sum(dtype, terms, is_product=is_product)
     is_zero = made == WholeSum(0, has_nan=False, has_plus=False, has_minus=False) and not is_product
-    return Partial(made.total, count, *made[1:], is_zero and are_negative_zeros(dtype, [one for [one] in terms]))
+    return ScalarSum(made.total, count, *made[1:], is_zero and are_negative_zeros(dtype, [one for [one] in terms]))
 
 
 def _whole(total: int, dtype: str) -> HostArray:
