@@ -135,19 +135,7 @@ class TestMovementTimes:
         assert setting.busy_s == pytest.approx(nbytes / gb_per_s / 1e9, rel=0.01)
 
 
-def two_ways():
-    """Return two devices with an NVLink of 25 GB/s and a switch of 12 GB/s between them."""
-    builder = TopologyBuilder("two ways").device("gpu:0").device("gpu:1").switch("sw")
-    builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=1, kind="nvlink")
-    for device in ("gpu:0", "gpu:1"):
-        builder.link(device, "sw", gb_per_s=12, alpha_us=5, kind="pcie")
-    return builder.build()
-
-
 class TestRoutes:
-    def test_are_the_shortest_of_every_kind(self):
-        assert alternatives(two_ways(), "gpu:0", "gpu:1") == (("gpu:0", "gpu:1"), ("gpu:0", "sw", "gpu:1"))
-
     def test_go_through_no_third_device_where_they_need_not(self):
         """On a DGX-1V, GPU 0 has a link to GPU 4 and none to GPU 5: there another one forwards."""
         machine = known_topology("dgx1_v100")
@@ -155,15 +143,6 @@ class TestRoutes:
         [route] = alternatives(machine, "gpu:0", "gpu:5")
         assert len(route) == 3
         assert route[1] in {"gpu:1", "gpu:4"}
-
-    def test_are_shared_where_that_pays(self):
-        """37 GB/s in all for 1 GB; for 1 KB the longer way costs more than it brings."""
-        large = chosen(two_ways(), {("gpu:0", "gpu:1"): 1e9})
-        assert busiest_s(two_ways(), {("gpu:0", "gpu:1"): 1e9}, large) == pytest.approx(1 / 37, rel=0.01)
-        assert sum(route.share for route in large["gpu:0", "gpu:1"]) == pytest.approx(1)
-        [small] = chosen(two_ways(), {("gpu:0", "gpu:1"): 1e3})["gpu:0", "gpu:1"]
-        assert small.nodes == ("gpu:0", "gpu:1")
-        assert small.alpha_s == pytest.approx(1e-6)
 
     def test_spread_over_the_planes_of_a_fabric(self):
         builder = TopologyBuilder("planes").device("gpu:0").device("gpu:1")

@@ -6,6 +6,7 @@ links one by one. ``TREEFOLD_CASES``: how many random machines of each kind, a w
 
 import heapq
 import itertools
+import math
 import os
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -274,18 +275,21 @@ def cheapest_tree(devices, cost):
     return total
 
 
-def cheapest_arborescence(devices, root, cost):
+def cheapest_arborescence(devices, root, cost, max_depth=math.inf):
     """Return the cost of the cheapest tree that leads away from the root, all choices of parents tried."""
     others = [device for device in devices if device != root]
-    best = float("inf")
-    for parents in itertools.product(devices, repeat=len(others)):
-        parent = dict(zip(others, parents, strict=True))
-        if all(a != b for a, b in parent.items()) and all(_leads_to(parent, device, root) for device in others):
-            best = min(best, sum(cost(parent[device], device) for device in others))
+    best = math.inf
+    for chosen in itertools.product(devices, repeat=len(others)):
+        parents = dict(zip(others, chosen, strict=True))
+        depths = all_depths(parents, root)
+        if len(depths) == len(devices) and max(depths.values()) <= max_depth:
+            best = min(best, sum(cost(parents[device], device) for device in others))
     return best
 
 
-def _leads_to(parent, device, root):
-    for _ in parent:
-        device = parent.get(device, root)
-    return device == root
+def all_depths(parents, root):
+    """Return the depth of every device that its parents lead to the root."""
+    depths = {root: 0}
+    for _ in parents:
+        depths |= {child: depths[parent] + 1 for child, parent in parents.items() if parent in depths}
+    return depths

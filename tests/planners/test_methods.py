@@ -1,6 +1,5 @@
 import itertools
 from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,9 +8,8 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.execution.interface import Operand
 from treefold.execution.local import StepWalk
 from treefold.fold import Fold
-from treefold.planners.method import Method, one_array
+from treefold.planners.method import one_array
 from treefold.planners.star import one_shot, star, two_shot
-from treefold.planners.two_level import add_two_level
 from treefold.reduce_op import ReduceOp
 from treefold.testing import owned, owned_sum
 from treefold.topology import TopologyBuilder, known_topology
@@ -101,12 +99,6 @@ class TestStar:
         assert all("gpu:2" in pair for pair in links(star("cuda:2").movement(one_array(gpus(3), 1)))[0])
 
 
-class TestTwoLevel:
-    def test_is_that_of_the_ops(self):
-        movement = Method((Fraction(1, 2),) * 2, add_two_level, "").movement(one_array(gpus(8), 16))
-        assert Counter(hop.pack for hop in movement.hops) == {0: 14, 1: 14}
-
-
 class TestRings:
     @pytest.mark.parametrize("count", range(2, 9))
     def test_load_every_link_alike(self, count):
@@ -134,6 +126,7 @@ class TestPackedRings:
             ("ring:5", 2, 25),  # one around, one back
             ("dgx1_p100", 4, 20),  # each of four NVLinks, out and in
             ("dgx1_v100", 6, 25),  # each of six
+            ("p3_8xlarge", 4, 25),
             ("mi300x", 7, 48),  # Tillson 1980: eight devices, all joined, are seven rings
             ("mi250", 6, 50),  # six links leave each module of two
             ("dgx_a100", 1, 300),  # a ring fills the ports of a switch
@@ -182,9 +175,6 @@ class TestPackedRings:
         packing = pack_rings(known_topology("line:4"))
         assert packing.orders == (gpus(4),)
         assert packing.bytes_per_s == 25 * 10**9
-
-    def test_of_one_device_are_nothing(self):
-        assert pack_rings(known_topology("ring:1")).predict_s(2**20) == 0
 
     def test_serve_links_of_many_widths(self):
         pairs = itertools.permutations(gpus(4), 2)

@@ -39,7 +39,7 @@ class TestMostRings:
 class TestPackRings:
     def test_finds_nothing_for_one_device(self):
         packing = pack_rings(known_topology("mesh:3").restricted(("gpu:1",)))
-        assert (packing.orders, packing.total) == ((("gpu:1",),), 0)
+        assert (packing.orders, packing.total, packing.predict_s(2**20)) == ((("gpu:1",),), 0, 0)
 
     @pytest.mark.parametrize("joints", [2, 3])
     def test_finds_all_that_few_links_between_groups_leave(self, joints):
@@ -59,21 +59,6 @@ class TestPackRings:
         monkeypatch.setattr(ring._Room, "empty", lambda room, *rest: attempts.append(1) or empty(room, *rest))
         assert len(pack_rings(known_topology("2x8_h100")).orders) == 8
         assert len(attempts) < 10
-
-    @pytest.mark.parametrize(
-        ("name", "count", "gb_per_s"),
-        [
-            ("mesh:8", 7, 25),
-            ("mi250", 6, 50),
-            ("dgx1_v100", 6, 25),
-            ("p3_8xlarge", 4, 25),
-            ("2x16_mi250", 16, 16),
-        ],
-    )
-    def test_finds_as_many_as_a_linear_program_allowed(self, name, count, gb_per_s):
-        """So many were proved to be the most, when there was a bound."""
-        packing = pack_rings(known_topology(name))
-        assert (len(packing.orders), packing.bytes_per_s) == (count, gb_per_s * 10**9)
 
     def test_needs_no_solver(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "scipy.optimize", None)

@@ -5,7 +5,9 @@ import math
 import random
 
 import numpy as np
+import packing_oracles
 import pytest
+from packing_oracles import all_depths
 
 from treefold.topology.planning.tree_packing.columns import (
     _shallow_tree,
@@ -24,24 +26,9 @@ def costs_of(seed, count, *, is_symmetric=False, missing=0.2):
     return np.minimum(cost, cost.T) if is_symmetric else cost
 
 
-def all_depths(parents, root):
-    """Return the depth of every node that its parents lead to the root."""
-    depths = {root: 0}
-    for _ in parents:
-        depths |= {child: depths[parent] + 1 for child, parent in parents.items() if parent in depths}
-    return depths
-
-
 def cheapest(cost, root, max_depth=math.inf):
     """Return what the cheapest tree away from the root costs: all of them are tried."""
-    others = [node for node in range(len(cost)) if node != root]
-    found = [math.inf]
-    for chosen in itertools.product(range(len(cost)), repeat=len(others)):
-        parents = dict(zip(others, chosen, strict=True))
-        depths = all_depths(parents, root)
-        if len(depths) == len(cost) and max(depths.values()) <= max_depth:
-            found.append(sum(cost[parent, child] for child, parent in parents.items()))
-    return min(found)
+    return packing_oracles.cheapest_arborescence(range(len(cost)), root, lambda a, b: cost[a, b], max_depth)
 
 
 def is_tree(pairs, root, count):

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import treefold
 from treefold.errors import TreefoldError
 from treefold.topology.parsers import amd_smi, hwloc_xml, nccl_xml, nvidia_smi, parse_topology, plain_json, rocm_smi
 
@@ -135,9 +134,3 @@ class TestHostileText:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
         words = ("ParseError", "TopologyError", "DeviceError", "a machine of")
         assert done.stdout.startswith(words), done.stderr[-2000:]
-
-
-class TestWholeMachines:
-    @pytest.mark.parametrize("text", pasted.ALL.values(), ids=pasted.ALL)
-    def test_are_what_the_damage_starts_from(self, text):
-        assert len(treefold.load_topology(text).devices) >= 2

@@ -5,7 +5,7 @@ import pytest
 import shown
 
 import treefold
-from treefold.errors import ParseError, TopologyError
+from treefold.errors import ParseError
 from treefold.topology import known_topology
 
 EFFECTIVE = "Bandwidths are the effective ones of NCCL's and RCCL's topo.h, not measured."
@@ -221,13 +221,6 @@ class TestRefusals:
     def test_name_the_defect(self, text, sentence):
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
-
-    def test_gpus_that_nothing_joins(self):
-        text = "".join(
-            f'<cpu host_hash="0x{number}" numaid="0">{gpu(f"0{number}", number)}</cpu>' for number in range(2)
-        )
-        with pytest.raises(TopologyError, match=r"^The machine is not connected: nothing leads from gpu:0 to gpu:1\."):
-            treefold.load_topology(f"<system>{text}</system>")
 
     @pytest.mark.parametrize(
         ("text", "sentence"),
