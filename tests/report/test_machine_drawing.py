@@ -1,6 +1,4 @@
 import itertools
-import math
-import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -22,7 +20,7 @@ def overlap(one, other):
 
 
 class TestLayOut:
-    @pytest.mark.parametrize("name", [*NAMES, "line:64", "16x8_h100"])
+    @pytest.mark.parametrize("name", [*NAMES, "ring:1", "line:64", "16x8_h100"])
     def test_boxes_do_not_hide_each_other(self, name):
         layout = lay_out(known_topology(name))
         boxes = list(layout.boxes.values())
@@ -39,29 +37,6 @@ class TestLayOut:
         assert {frozenset(pair) for pair in layout.lines} == pairs
         assert len(layout.lines) == len(pairs)
 
-    def test_stands_devices_that_have_links_alone_beside_their_widest(self):
-        """Around a DGX-1 all links between neighbours are double."""
-        topology = known_topology("dgx1_v100")
-        boxes = lay_out(topology).boxes
-        around = sorted(boxes, key=lambda name: math.atan2(boxes[name].y - 163, boxes[name].x - 220))
-        assert {int(topology.capacity(*pair)) for pair in zip(around, [*around[1:], around[0]], strict=True)} == {
-            50 * 10**9
-        }
-
-    def test_puts_a_switch_over_its_devices(self):
-        boxes = lay_out(known_topology("dgx_a100")).boxes
-        bar, row = boxes["nvswitch"], [boxes[f"gpu:{n}"] for n in range(8)]
-        assert len({box.y for box in row}) == 1
-        assert bar.y < row[0].y
-        assert bar.width == pytest.approx(row[-1].x - row[0].x + row[0].width)
-
-    def test_puts_sockets_beside_each_other(self):
-        boxes = lay_out(known_topology("pcie3_8gpu")).boxes
-        assert boxes["cpu0"].y == boxes["cpu1"].y
-        for number in range(8):
-            socket, device = boxes[f"cpu{number // 4}"], boxes[f"gpu:{number}"]
-            assert abs(device.x - socket.x) < socket.width / 2
-
     def test_stands_layers_above_each_other(self):
         builder = TopologyBuilder("layers").host("cpu0").host("cpu1").switch("pci0").switch("pci1").switch("nvswitch")
         builder.link("cpu0", "cpu1", gb_per_s=20).link("cpu0", "pci0", gb_per_s=16).link("cpu1", "pci1", gb_per_s=16)
@@ -71,14 +46,6 @@ class TestLayOut:
         boxes = lay_out(builder.build()).boxes
         assert boxes["cpu0"].y == boxes["cpu1"].y < boxes["pci0"].y == boxes["pci1"].y < boxes["gpu:0"].y
         assert boxes["gpu:0"].y == boxes["gpu:3"].y < boxes["nvswitch"].y
-
-    def test_stands_every_second_of_many_lower(self):
-        builder = TopologyBuilder("wide").switch("bus")
-        for number in range(24):
-            builder.device(f"cpu:{number}").link(f"cpu:{number}", "bus", gb_per_s=6)
-        layout = lay_out(builder.build())
-        assert len({box.y for box in layout.boxes.values() if box.kind == "device"}) == 2
-        assert layout.width < 900
 
     def test_bends_a_line_around_what_stands_between(self):
         builder = TopologyBuilder("bent").switch("bus")
@@ -127,22 +94,10 @@ class TestLayOut:
         boxes = lay_out(builder.build()).boxes
         assert boxes["between sockets"].bottom < boxes["cpu0"].top == boxes["cpu1"].top
 
-    @pytest.mark.parametrize("name", [*NAMES, "3x8_a100", "16x8_h100", "line:16", "line:64", "ring:40", "mesh:32"])
+    @pytest.mark.parametrize("name", [*NAMES, "3x8_a100", "16x8_h100", "line:16", "line:64", "ring:128", "mesh:32"])
     def test_is_no_wider_than_a_screen(self, name):
         """On a page of 1280 pixels all of it is seen at once, its words of 11 pixels at 9 or more."""
         assert lay_out(known_topology(name)).width * NARROWEST <= PAGE + 8
-
-    @pytest.mark.parametrize(
-        ("name", "columns", "rows"), [("4x8_h100", 2, 2), ("8x8_h100", 2, 4), ("2x16_mi250", 1, 2)]
-    )
-    def test_stands_hosts_in_rows_where_one_would_be_too_long(self, name, columns, rows):
-        """Frames of one size in a grid, none over another."""
-        frames = lay_out(known_topology(name)).frames.values()
-        assert len({round(frame.left) for frame in frames}) == columns
-        assert len({round(frame.top) for frame in frames}) == rows
-        for one, other in itertools.combinations(frames, 2):
-            is_beside = one.right < other.left or other.right < one.left
-            assert is_beside or one.bottom < other.top or other.bottom < one.top
 
     @pytest.mark.parametrize("name", ["3x8_a100", "4x8_h100", "8x8_h100", "2x16_mi250", "16x8_h100"])
     def test_leads_wires_around_hosts(self, name):
@@ -158,17 +113,6 @@ class TestLayOut:
                 for frame in layout.frames.values():
                     assert right < frame.left or left > frame.right or bottom < frame.top or top > frame.bottom
 
-    def test_stands_rings_lines_and_one_device(self):
-        ring = lay_out(known_topology("ring:6")).boxes
-        assert len({(round(box.x), round(box.y)) for box in ring.values()}) == 6
-        line = lay_out(known_topology("line:6"))
-        assert line.boxes == ring
-        assert ("gpu:0", "gpu:5") not in line.lines
-        assert len(lay_out(known_topology("ring:1")).boxes) == 1
-
-    def test_lays_the_same_machine_out_alike(self):
-        assert lay_out(known_topology("mi250")) == lay_out(known_topology("mi250"))
-
 
 class TestDrawMachine:
     @every_machine
@@ -177,12 +121,6 @@ class TestDrawMachine:
         root = ET.fromstring(draw_machine(topology))  # noqa: S314 - our own text
         assert root.find(f"{NS}title").text == f"{name}: {len(topology.devices)} devices"
         assert [g.get("data-name") for g in root.iter(f"{NS}g") if g.get("data-name")] == list(topology.kinds)
-
-    @pytest.mark.parametrize("name", ["2x8_a100", "8x8_h100", "ring:128"])
-    def test_is_not_scrolled_on_a_wide_screen(self, name):
-        root = ET.fromstring(draw_machine(known_topology(name)))  # noqa: S314 - our own text
-        assert int(re.search(r"min-width:(\d+)px", root.get("style"))[1]) <= PAGE
-        assert root.get("viewBox").startswith("0 0 ")
 
     def test_links_are_as_thick_as_they_are_wide(self):
         topology = known_topology("dgx1_v100")
@@ -193,9 +131,6 @@ class TestDrawMachine:
         builder = TopologyBuilder("pair").device("gpu:0").device("gpu:1")
         text = draw_machine(builder.link("gpu:0", "gpu:1", gb_per_s=10, back_gb_per_s=5, kind="pcie").build())
         assert "gpu:0 to gpu:1: 10 GB/s, back 5 GB/s pcie" in text
-
-    def test_names_devices_by_kind_and_number(self):
-        assert '<tspan class="tf-prefix">gpu:</tspan>3</text>' in draw_machine(known_topology("dgx1_v100"))
 
     def test_says_its_legend_in_words(self):
         words = "Links are drawn as thick as they are wide: 25 GB/s, 50 GB/s per direction."

@@ -7,15 +7,6 @@ HOSTILE = "<script>alert('x')</script> & \"y\""
 
 
 class TestPlainTable:
-    def test_lines_up_its_columns(self):
-        table = plain_table(["", "3 devices"], [["accuracy", "97.5%"], ["time", "1 s"]])
-        assert table.splitlines() == [
-            "          3 devices",
-            "--------  ---------",
-            "accuracy      97.5%",
-            "time            1 s",
-        ]
-
     def test_takes_no_rows(self):
         assert plain_table(["a", "b"], []) == "a    b\n--  --"
 

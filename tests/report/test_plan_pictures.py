@@ -81,13 +81,6 @@ class TestDrawTrees:
         assert [int(tree.get("data-pack")) for tree in marks(drawing, "tf-tree")] == [g.numbers[0] for g in groups[:2]]
         assert f"{sum(len(group.packs) for group in groups[2:])} more trees" in drawing
 
-    @pytest.mark.parametrize(("name", "sides"), [("2x8_h100", 8), ("pcie3_8gpu", 4)])
-    def test_stands_devices_by_host_or_socket(self, planned, name, sides):
-        one = planned(name)
-        tree = marks(draw_trees(one.topology, one.packs), "tf-tree")[0]
-        places = [float(circle.get("cx")) for circle in tree.iter(f"{NS}circle")]
-        assert max(places[:sides]) < min(places[sides:])
-
 
 class TestDrawTimeline:
     @pytest.mark.parametrize("name", MACHINES)
