@@ -149,17 +149,6 @@ class TestArithmetic:
         assert figure.show({PAGEABLE: measured}, "cuda") == "0.50 [0.50–0.50]"
         assert figure.show({PAGEABLE: measured}, "local") == NOT_MEASURED
 
-    def test_the_issues_figures_are_all_there(self):
-        bounds = {figure.task: [] for figure in make_figures()}
-        for figure in make_figures():
-            bounds[figure.task].append((figure.least, figure.most))
-        folds = [fold_name(dtype, op) for dtype in ("float32", "bfloat16") for op in ("sum", "mean")]
-        assert all(bounds[name] == [(0.9, None)] for name in folds)
-        assert bounds["resnet50"] == bounds["bert-base"] == [(0.85, None), (5, None), (2, None)]
-        assert bounds[SMALL] == [(None, 60e-6)]
-        assert bounds[PINNED] == [(0.85, None)]
-        assert bounds[PAGEABLE] == bounds[SEVERAL] == [(None, None)]
-
 
 class TestMeasuring:
     def test_every_task_runs_and_is_right(self, monkeypatch):

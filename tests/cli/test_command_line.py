@@ -41,9 +41,6 @@ class TestTreefold:
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
         assert run.stdout == "[]\n"
 
-    def test_refuses_an_unknown_command(self, treefold):
-        assert treefold("dance").code == 2
-
 
 class TestHelp:
     @pytest.mark.parametrize("command", [command.name for command in COMMANDS])

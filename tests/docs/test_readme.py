@@ -1,16 +1,10 @@
 import re
 
 import pytest
-from papers import PAPERS, ROOT, blocks_of
+from papers import PAPERS, ROOT
 
 
 class TestReadme:
-    def test_code_prints_what_stands_below_it(self, capsys):
-        code, printed, *_ = blocks_of("README.md")
-        assert (code.language, printed.language) == ("python", "text")
-        exec(code.text, {})  # noqa: S102 - our own text
-        assert capsys.readouterr().out == printed.text
-
     def test_begins_with_one_idea(self):
         words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").partition("\n")[2].split())
         first, second = words.split(". ")[:2]
