@@ -84,10 +84,6 @@ class TestDevices:
         assert type(choice.ops).__name__ == ops
         assert re.match(why, choice.why)
 
-    def test_that_do_not_exist_have_no_ops(self):
-        with pytest.raises(DeviceError, match=r"^No loaded framework reports a device gpu:0; loaded: NumPy"):
-            treefold.choose_cross_device_ops(["gpu:0"])
-
 
 class TestNcclFallback:
     def test_warns_once_where_values_are_on_gpus(self, fake):

@@ -5,8 +5,6 @@ import pytest
 from treefold import dtypes
 from treefold.dtypes import DTYPES
 from treefold.execution import native
-from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
 
 
 def kind_of(dtype):
@@ -38,15 +36,6 @@ class TestTable:
         assert accumulator.kind == DTYPES[name].kind
         assert accumulator.bits >= DTYPES[name].bits
         assert mean.name == name or (name in dtypes.INTEGERS and mean.kind == "float")
-
-    def test_is_what_a_fold_goes_by(self):
-        assert Fold(ReduceOp.SUM).accumulator_dtype("bfloat16") == "float32"
-        assert Fold(ReduceOp.SUM, "native").accumulator_dtype("bfloat16") == "bfloat16"
-        assert Fold(ReduceOp.SUM, "native").accumulator_dtype("uint8") == "uint64"
-        assert Fold(ReduceOp.MAX).accumulator_dtype("int8") == "int8"
-        assert [Fold(ReduceOp.MEAN).result_dtype(name) for name in ("int16", "uint32", "complex64", "bool")] == [
-            *("float32", "float64", "complex64", "bool")
-        ]
 
     def test_gives_the_groups(self):
         assert dtypes.HALVES == ("float16", "bfloat16")

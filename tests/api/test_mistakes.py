@@ -154,14 +154,6 @@ MISTAKES = {
             f"implementation=NCCL {BY_HOST} Leave implementation out.",
         ),
         (
-            lambda: CommunicationOptions(bytes_per_pack=-1),
-            "bytes_per_pack is -1. It takes a whole number of bytes; 0 leaves packing to num_packs.",
-        ),
-        (
-            lambda: CommunicationOptions(timeout_seconds=-1),
-            "timeout_seconds is -1. It takes a number of seconds above 0, or None for no limit.",
-        ),
-        (
             lambda: CommunicationOptions(implementation="bogus"),
             'implementation is \'bogus\'. It takes "AUTO", "RING" or "NCCL".',
         ),

@@ -185,5 +185,6 @@ class TestCommunicationOptions:
 
     @pytest.mark.parametrize("value", [0, -1, True, "1", float("inf"), float("nan")])
     def test_refuse_seconds_that_are_no_time(self, value):
-        with pytest.raises(ValueError, match=r"^timeout_seconds is .+\. It takes a number of seconds above 0, or None"):
+        sentence = r"^timeout_seconds is .+\. It takes a number of seconds above 0, or None for no limit\.$"
+        with pytest.raises(ValueError, match=sentence):
             CommunicationOptions(timeout_seconds=value)

@@ -308,10 +308,3 @@ class TestOptions:
     def test_hints_are_their_older_name(self, ops):
         hints = treefold.CollectiveHints(bytes_per_pack=8)
         assert ops.reduce("sum", owned(2), "cpu:0", experimental_hints=hints)[0][0] == 3
-
-
-class TestChoice:
-    def test_says_what_and_why(self):
-        ops, why = treefold.choose_cross_device_ops(["cpu:0", "/cpu:1"])
-        assert isinstance(ops, ReductionToOneDevice)
-        assert why == "all devices share host memory, where every plan is one pass in replica order"

@@ -101,9 +101,6 @@ def names_of_parameters(function):
 
 
 class TestPublicNames:
-    def test_are_these_and_no_others(self):
-        assert set(treefold.__all__) == NAMES
-
     def test_are_what_dir_shows(self):
         assert sorted(dir(treefold)) == sorted(NAMES) == sorted(treefold.__all__)
 

@@ -58,6 +58,3 @@ class TestShortForms:
 
     def test_broadcast_gives_one_copy_per_destination(self):
         assert [int(copy) for copy in treefold.broadcast(5, ["cpu:0", "cpu:1"])] == [5, 5]
-
-    def test_weights_go_with_mean(self):
-        assert treefold.all_reduce([1.0, 4.0], "mean", weights=[2, 1])[0] == 2.0

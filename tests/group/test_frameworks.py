@@ -409,17 +409,6 @@ def trace_with_unknown_shapes(me):
     return shapes, values
 
 
-def trace_a_mixed_batch(me):
-    """Reduce values with different numbers of replicas in a traced function."""
-    ops = treefold.HierarchicalCopyAllReduce(group=me.group)
-
-    @tf.function
-    def step(value):
-        return ops.batch_reduce("sum", [(value, "cpu:0"), (PerReplica([value, value]), "cpu:0")])
-
-    return told(lambda: step(tf.ones([2]))), told(me.group.barrier)
-
-
 def bring_composites(me):
     """Reduce and move what TensorFlow makes of several tensors, alone and beside a tensor, eagerly and traced."""
     slices, sparse = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0])), tf.sparse.from_dense([[1.0]])
@@ -471,15 +460,6 @@ class TestTensorflowGraphs:
     @pytest.mark.parametrize("runner", ["function", "py_function"])
     def test_subnormal_rows_keep_their_bits(self, framework_ranks, runner):
         assert run(framework_ranks, trace_subnormal_rows, 2, runner=runner) == [[256, 256]] * 2
-
-    def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
-        sentence = (
-            "The values of this batch have 1, 2 replicas on this rank. All values that a group reduces in one batch "
-            "have as many on a rank; reduce the others in another call."
-        )
-        for (kind, said), story in run(framework_ranks, trace_a_mixed_batch, 2):
-            assert (kind, story) == ("ArgumentError", "done")
-            assert sentence in said
 
     @pytest.mark.parametrize("size", [2, 4])
     def test_calls_are_made_in_the_order_of_the_program(self, framework_ranks, size):

@@ -43,12 +43,6 @@ def movement_of(plan):
 
 
 class TestPlan:
-    def test_is_frozen(self):
-        plan = made()
-        for part in (plan, plan.leaves[0], plan.buffers[0], plan.steps[0], plan.steps[0].actions[0], plan.hops[0]):
-            with pytest.raises(dataclasses.FrozenInstanceError):
-                setattr(part, dataclasses.fields(part)[0].name, None)
-
     def test_holds_tuples_only(self):
         plan = made()
         inside = [plan.leaves, plan.buffers, plan.steps, plan.notes, plan.steps[0].actions, plan.hops]

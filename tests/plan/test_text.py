@@ -41,10 +41,6 @@ step 3: copy {0}→{1} (16 B)""",
 step 1: copy {1}→{0}, {2}→{0} (32 B)
 step 2: combine 3 parts on {0} (16 B)
 step 3: copy {0}→{1}, {0}→{2} (32 B)""",
-    5: """\
-step 1: copy {1}→{0}, {2}→{0}, {3}→{0}, {4}→{0} (64 B)
-step 2: combine 5 parts on {0} (16 B)
-step 3: copy {0}→{1}, {0}→{2}, {0}→{3}, {0}→{4} (64 B)""",
 }
 TWO_LEVEL_STEPS = {
     1: STAR_STEPS[1],
@@ -106,7 +102,7 @@ class TestStr:
             "one pass:  fold 3 replicas into 1 result, 1 array (4 B) each",
         ]
 
-    @pytest.mark.parametrize("count", [1, 2, 3, 5])
+    @pytest.mark.parametrize("count", STAR_STEPS)
     def test_of_a_star_on_devices(self, count):
         """A star meets every contribution at once, so it promises replica order on devices too."""
         devices = [f"gpu:{r}" for r in range(count)]
