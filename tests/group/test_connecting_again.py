@@ -47,7 +47,6 @@ import pathlib, sys
 import torch
 from torch import distributed
 import treefold.torch
-treefold.torch.register()
 said = []
 for number in range(3):
     distributed.init_process_group("treefold")

@@ -10,21 +10,6 @@ from pathlib import Path
 import pytest
 from torch_ranks import PATIENCE_S, Died, collectives, launching, mixed, on_hosts, run
 
-SCRIPT = """
-import torch, treefold.torch
-from torch import distributed
-distributed.init_process_group("treefold")
-tensor = torch.full((1,), 2.0 ** distributed.get_rank())
-distributed.all_reduce(tensor)
-print(f"rank {distributed.get_rank()} has {tensor.item()}")
-distributed.destroy_process_group()
-distributed.init_process_group("treefold")
-distributed.all_reduce(tensor)
-print(f"again {tensor.item()}")
-distributed.destroy_process_group()
-"""
-
-
 #: In its first life rank 1 fails when the group has formed; the keys of that life are still in torchrun's store.
 RESTARTED = """
 import os, sys
@@ -68,26 +53,9 @@ class TestRendezvous:
 
 
 class TestStarts:
-    @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-    def test_by_multiprocessing(self, method):
-        context = multiprocessing.get_context(method)
-        assert run(collectives.broadcast, 2, 1, context=context) == [[2, 2, 2]] * 2
-
-    def test_by_torchrun(self, tmp_path):
-        script = tmp_path / "script.py"
-        script.write_text(SCRIPT)
-        done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-            timeout=PATIENCE_S,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-        # The ranks write into one pipe, and may do so in the middle of each other's lines.
-        said = re.findall(r"again [\d.]+\d|rank \d has [\d.]+\d", done.stdout)
-        assert sorted(said) == ["again 6.0", "again 6.0", "rank 0 has 3.0", "rank 1 has 3.0"]
+    def test_by_spawn(self):
+        """All others here are forked from a server."""
+        assert run(collectives.broadcast, 2, 1, context=multiprocessing.get_context("spawn")) == [[2, 2, 2]] * 2
 
     def test_by_torchrun_that_starts_all_ranks_again(self, tmp_path):
         """What the ranks of the first life have left in torchrun's store leads nobody astray."""
@@ -151,17 +119,17 @@ class TestEnds:
 
 
 class TestWithoutProcessGroups:
-    def test_the_rest_still_works(self):
-        script = (
-            "import sys, torch\n"
+    def test_the_rest_still_works(self, programs, tmp_path):
+        (tmp_path / "script.py").write_text(
+            "import torch\n"
             "from torch import distributed\n"
             "distributed.is_available = lambda: False\n"
             "import treefold.torch\n"
             "assert 'mean_hook' not in treefold.torch.__all__\n"
             "print(treefold.torch.all_reduce_([torch.ones(1), torch.ones(1)])[0].item())\n"
         )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)  # noqa: S603 - our own program
-        assert done.stdout == "2.0\n"
+        done = programs.run([tmp_path / "script.py"])
+        assert (done.returncode, done.stdout) == (0, "2.0\n"), done.stderr
 
 
 class TestMixedStrings:
