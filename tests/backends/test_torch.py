@@ -9,7 +9,7 @@ import treefold
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice
 from treefold.backends import backend_of, torch_memory
 from treefold.dtypes import COMPLEX, REDUCIBLE
-from treefold.errors import ArgumentError, MismatchError, OutputError
+from treefold.errors import ArgumentError, OutputError
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -75,10 +75,6 @@ class TestNumbers:
             for found, array in zip(treefold.all_reduce([tensor_of(a) for a in arrays], op), expected, strict=True):
                 assert_same_bits(array_of(found), array)
 
-    def test_take_weights(self):
-        [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=[1, 0, 3])
-        assert torch.equal(mean, torch.full((5,), 13 / 4))
-
     @pytest.mark.parametrize("weights", [torch.tensor([1.0, 0.0, 3.0]), [torch.tensor(w) for w in (1, 0, 3)]], ids=str)
     def test_take_tensors_as_weights(self, weights):
         [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=weights)
@@ -136,20 +132,6 @@ class TestMemory:
         empty = torch.zeros(0, 3, 3)[..., 1]
         assert empty.storage_offset() > 0
         assert [made.shape for made in treefold.all_reduce([empty, empty])] == [empty.shape] * 2
-
-    def test_may_be_given(self):
-        value, out = PerReplica(tensors()), PerReplica([torch.empty(5) for _ in range(3)])
-        result = OPS.reduce("sum", value, value, out=out)
-        assert all(made is given for made, given in zip(result, out, strict=True))
-        assert all(torch.equal(made, torch.full((5,), 7.0)) for made in out)
-        assert [float(tensor[0]) for tensor in value] == [1, 2, 4]
-
-    def test_is_written_in_place(self):
-        for _ in range(3):
-            value = PerReplica(tensors())
-            kept = list(value)
-            result = OPS.reduce("sum", value, value, out=value)
-            assert all(made is tensor and (tensor == 7).all() for made, tensor in zip(result, kept, strict=True))
 
 
 LAYOUTS = {
@@ -321,23 +303,6 @@ class TestStructures:
         assert total["w"][1] is None
         assert torch.equal(total["e"].values, torch.tensor([[1.0, 1], [2, 2], [4, 4]]))
         assert torch.equal(total["e"].indices, torch.arange(3))
-
-    def test_of_two_frameworks_stand_side_by_side(self):
-        value = PerReplica([{"t": torch.full((2,), 2.0**r), "n": np.full(2, 2.0**r)} for r in range(2)])
-        for _ in range(2):
-            total = OPS.reduce("sum", value, value)[1]
-            assert torch.equal(total["t"], torch.full((2,), 3.0))
-            assert np.array_equal(total["n"], np.full(2, 3.0))
-
-    def test_do_not_mix_frameworks_in_one_leaf(self):
-        sentence = (
-            r"^Replica 1 has a NumPy array at \['w'\] where replica 0 has a PyTorch array\. "
-            r"Every replica must bring the same kind of value; convert one of them\.$"
-        )
-        value = PerReplica([{"w": torch.zeros(2)}, {"w": np.zeros(2, np.float32)}])
-        for _ in range(2):
-            with pytest.raises(MismatchError, match=sentence):
-                OPS.reduce("sum", value, "cpu:0")
 
 
 class TestCallbacks:
