@@ -92,6 +92,7 @@ class TestKnownTopology:
         with pytest.raises(TopologyError, match=f"^{re.escape(words)}"):
             known_topology(name)
 
-    def test_refuses_what_is_no_name(self):
-        with pytest.raises(TopologyError, match=r"^No machine is known as 8\. Known: dgx1_p100, "):
-            known_topology(8)
+    @pytest.mark.parametrize("name", [8, "nosuch"])
+    def test_names_none_where_none_is_near(self, name):
+        with pytest.raises(TopologyError, match=rf"^No machine is known as {name!r}\. Known: dgx1_p100, "):
+            known_topology(name)
