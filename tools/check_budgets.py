@@ -13,8 +13,9 @@ from pathlib import Path
 
 #: Lines of code in ``src``, without docstrings, comments and blank lines. Each raise needs a line here with its reason:
 #: 27,210 for the house; 1,005 for sums that go on (``partials``, ``numpy_partial``); 435 for sums over whole arrays:
-#: their calls and rounding, the reference, and clipping by a norm.
-MAX_TOTAL_LINES = 28_650
+#: their calls and rounding, the reference, and clipping by a norm; 690 for training in micro-batches
+#: (``torch/training``): plain, DDP, FSDP2 and HSDP gradients, seeds, digests and the check.
+MAX_TOTAL_LINES = 29_340
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")

@@ -20,6 +20,7 @@ class TestErrors:
         assert missing == {"FrameworkError", "InstallationError", "MissingExtraError"}
         others = {"ConformanceError", "FakeOutOfMemoryError", "GpuError", "MissingImplementationError", "PeerError"}
         others |= {"NotFiniteError"}  # a RuntimeError, as in PyTorch
+        others |= {"NotReproducibleError"}  # an AssertionError, as tests raise
         others |= {"ComponentError", "UnknownNameError"}  # of Python's own kinds, an IndexError and an AttributeError
         groups = {kind.__name__ for kind in kinds if issubclass(kind, errors.GroupError)} - {"CallMismatchError"}
         not_values = {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)}

@@ -31,6 +31,7 @@
     ├── MissingExtraError            ImportError          what was asked for needs a package that is not installed
     ├── MissingImplementationError   NotImplementedError  a subclass that does not say how to do what it is asked
     ├── NotFiniteError               RuntimeError         a norm of gradients that had to be finite and is not
+    ├── NotReproducibleError         AssertionError       a training whose bits depend on its ranks
     ├── OutputError                  ValueError           ``out`` cannot take the result
     ├── ParseError                   ValueError           text or a file that should describe a machine and does not
     ├── PeerError                    RuntimeError         a library that cannot do the work of a benchmark
@@ -79,7 +80,15 @@ from treefold.errors.groups import (
     SharedMemoryError,
 )
 from treefold.errors.machines import ParseError, SimulationError, TopologyError
-from treefold.errors.values import DeviceError, DtypeError, MismatchError, NotFiniteError, OutputError, PlanError
+from treefold.errors.values import (
+    DeviceError,
+    DtypeError,
+    MismatchError,
+    NotFiniteError,
+    NotReproducibleError,
+    OutputError,
+    PlanError,
+)
 
 __all__ = [
     "ArgumentError",
@@ -106,6 +115,7 @@ __all__ = [
     "MissingExtraError",
     "MissingImplementationError",
     "NotFiniteError",
+    "NotReproducibleError",
     "OutputError",
     "ParseError",
     "PeerError",

@@ -58,6 +58,10 @@ class NotFiniteError(TreefoldError, RuntimeError):
     """A norm of gradients had to be finite and is not; PyTorch's own function raises a ``RuntimeError``, too."""
 
 
+class NotReproducibleError(TreefoldError, AssertionError):
+    """A training whose bits are not those of another rank, or of another number of ranks."""
+
+
 class OutputError(TreefoldError, ValueError):
     """``out`` cannot take the result; it is untouched."""
 

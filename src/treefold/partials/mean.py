@@ -226,7 +226,7 @@ class Mean(_Running):
             MismatchError: Another structure, shape or dtype than those before, naming the place. Nothing was added.
 
         """
-        self._add(value, _read_weight(weight))
+        self._add(value, read_weight(weight))
 
     @property
     def weight(self) -> int | Fraction:
@@ -263,7 +263,7 @@ class Sum(_Running):
         self._add(value, ONE)
 
 
-def _read_weight(weight: Any) -> int:
+def read_weight(weight: Any) -> int:
     """Return a weight in units of 2**-64.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treefold.backends import HostArray, numpy_partial
-from treefold.backends.numpy_partial import FRACTION, LENGTH, MOST_WEIGHT, PAIR, WHOLE, Factor, PartialArrays
+from treefold.backends.numpy_partial import FRACTION, LENGTH, PAIR, WHOLE, Factor, PartialArrays
 from treefold.dtypes import numpy_dtype
 from treefold.errors import ArgumentError
 from treefold.execution import native
@@ -25,6 +25,8 @@ Blocks = npt.NDArray[np.intp]
 
 #: The dtypes that partial sums have.
 REALS = ("float16", "bfloat16", "float32", "float64")
+#: Blocks that ranks exchange at a time: 8 MiB of sums in float64.
+_EXCHANGED = 8192
 
 
 class Pieces(NamedTuple):
@@ -67,6 +69,11 @@ class PartialSum:
         arrays = self._arrays
         kept = arrays.modes, arrays.sums, arrays.rests, arrays.places, arrays.wholes
         return sum(array.nbytes for array in kept if array is not None)
+
+    @property
+    def block_count(self) -> int:
+        """The number of its blocks, each of ``LENGTH`` elements but for the last."""
+        return len(self._arrays.modes)
 
     def add(self, pieces: Pieces, factor: Factor) -> None:
         """Add arrays of the dtype, which are ``length`` together, times a weight."""
@@ -265,8 +272,7 @@ def reduce_scatter(partial: PartialSum, group: Any) -> PartialSum:
 
     Nothing is rounded. Parts are whole blocks, so that some may be empty.
     """
-    blocks = len(partial._arrays.modes)  # noqa: SLF001
-    ends = [blocks * rank // group.size for rank in range(group.size + 1)]
+    ends = [partial.block_count * rank // group.size for rank in range(group.size + 1)]
     messages = [partial.part(begin, end).to_bytes() for begin, end in itertools.pairwise(ends)]
     mine = partial.part(ends[group.rank], ends[group.rank + 1])
     received = exchange(messages, group)
@@ -276,24 +282,50 @@ def reduce_scatter(partial: PartialSum, group: Any) -> PartialSum:
     return mine
 
 
-def add_scattered(partial: PartialSum, chunks: Sequence[HostArray], weight: int, group: Any) -> None:
+def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
+    """Return the exact sum of all ranks' partial sums over a divisor, rounded once, whole on every rank.
+
+    Memory beyond the result is bounded: ranks exchange ``_EXCHANGED`` blocks at a time.
+
+    Args:
+        partial: This rank's sum; all ranks have the same dtype and length.
+        divisor: In units of 2**-64.
+        group: The ranks; all of them call. None: this process alone.
+
+    """
+    if group is None:
+        return partial.finish(divisor)
+    result = np.empty(partial.length, numpy_dtype(partial.dtype))
+    for begin in range(0, partial.block_count, _EXCHANGED):
+        some = partial.part(begin, min(begin + _EXCHANGED, partial.block_count))
+        mine = reduce_scatter(some, group).finish(divisor)
+        whole = np.asarray(group.all_gather(mine.view(np.uint8)))
+        result[begin * LENGTH : begin * LENGTH + some.length] = whole.view(result.dtype)
+    return result
+
+
+def add_scattered(
+    partial: PartialSum,
+    contributions: HostArray,
+    weights: Sequence[int],
+    group: Any,
+) -> None:
     """Add what all ranks contribute to this rank's part of the elements, each times its rank's weight.
 
     This is a reduce-scatter that stays partial: it can be called again and again, and is rounded by ``finish``.
 
     Args:
         partial: The sum of this rank's part.
-        chunks: Flat arrays of the dtype for each rank's part, from this rank; all ranks cut alike.
-        weight: In units of 2**-64; 0 leaves the chunks out.
-        group: The ranks; all of them call.
+        contributions: This rank's, flat: as many elements for each rank's part, behind each other; of the partial
+            sum's dtype, or of one from which it is exact.
+        weights: One per rank, in units of 2**-64; 0 leaves its contributions out.
+        group: The ranks; all of them call. None: this process alone.
 
     """
-    weights = group.all_gather(np.frombuffer(weight.to_bytes(MOST_WEIGHT.bit_length() // 8, "little"), np.uint8)[None])
-    received = exchange([np.ascontiguousarray(chunk).view(np.uint8) for chunk in chunks], group)
-    for row, message in zip(weights, received, strict=True):
-        words = int.from_bytes(row.tobytes(), "little")
+    received = contributions if group is None else np.asarray(group.all_to_all(contributions))
+    for part, words in zip(np.split(received, len(weights)), weights, strict=True):
         if words:
-            partial.add(Pieces.of([message.view(numpy_dtype(partial.dtype))]), Factor(words))
+            partial.add(Pieces.of([part.astype(numpy_dtype(partial.dtype), copy=False)]), Factor(words))
 
 
 def exchange(messages: Sequence[HostArray], group: Any) -> list[HostArray]:

@@ -17,7 +17,7 @@ from treefold.dtypes import INTEGERS, numpy_dtype
 from treefold.errors import ArgumentError
 from treefold.errors.words import short
 from treefold.partials.leaves import Contribution, Form, difference
-from treefold.partials.partial_sum import REALS, PartialSum, reduce_scatter
+from treefold.partials.partial_sum import REALS, PartialSum, finish_between
 from treefold.reduce_op import ReduceOp
 
 #: A weight of 1, in the units of weights.
@@ -127,7 +127,7 @@ class Totals:
         if group is not None:
             words = sum(int.from_bytes(row.tobytes(), "little") for row in _gather(group, _in_bytes(words)))
         divisor = words if op is ReduceOp.MEAN else ONE
-        floats = {dtype: _finish(partial, divisor, group) for dtype, partial in self.floats.items()}
+        floats = {dtype: finish_between(partial, divisor, group) for dtype, partial in self.floats.items()}
         wholes = iter(self.wholes)
         results: list[HostArray | None] = []
         for form in self.forms:
@@ -234,14 +234,6 @@ def _check_rank(rank: int, first: Sequence[Any], other: Sequence[Any]) -> None:
     known, got = ([Form(p, k, d, tuple(s), b) for p, k, d, s, b in one[1]] for one in (first, other))
     digests, others = ([bytes.fromhex(digest) for digest in one[2]] for one in (first, other))
     Totals(forms=known, digests=digests).check(got, others, f"Rank {rank}'s value", "rank 0's")
-
-
-def _finish(partial: PartialSum, divisor: int, group: Any) -> HostArray:
-    if group is None:
-        return partial.finish(divisor)
-    part = reduce_scatter(partial, group).finish(divisor)
-    whole: HostArray = np.array(group.all_gather(part.view(np.uint8)))  # the group's memory cannot be written
-    return whole.view(part.dtype)
 
 
 def _gather(group: Any, row: HostArray) -> list[HostArray]:

@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
 from treefold.torch.average import average_models
 from treefold.torch.clipping import clip_grad_norm_
 from treefold.torch.coalesced import all_reduce_, all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
+from treefold.torch.training import MicroBatches
 
 if distributed.is_available():
     from treefold.torch.c10d.process_group import register
@@ -25,6 +26,7 @@ if distributed.is_available():
     register()
 
 __all__ = [
+    "MicroBatches",
     "all_reduce_",
     "all_reduce_coalesced",
     "average_models",

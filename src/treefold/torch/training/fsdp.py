@@ -1,0 +1,274 @@
+"""Gradients of modules that FSDP2 cuts over ranks, and HSDP replicates besides: exact sums of each rank's part.
+
+FSDP's own reduce-scatter rounds in every pass. Here every pass adds the ranks' contributions to a partial sum of this
+rank's part, and FSDP gets -0 in place of the sum. Source: ``foreach_reduce`` of ``torch.distributed.fsdp``, 2.13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from treefold.backends import HostArray, backend_of
+from treefold.backends.numpy_partial import MOST_WEIGHT
+from treefold.errors import ArgumentError, FrameworkError
+from treefold.group import Group
+from treefold.partials.partial_sum import PartialSum, add_scattered, finish_between
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+_WEIGHT_BYTES = MOST_WEIGHT.bit_length() // 8
+#: What FSDP divides by a power of two before its reduce-scatter.
+_DIVIDED_BEFORE = (torch.float16, torch.float64)
+
+
+class ShardGroup:
+    """The ranks over which modules are cut, with the weights of their present micro-batches."""
+
+    def __init__(self, group: Group | None) -> None:
+        """Begin with weight 0. ``group``: None where there is one rank."""
+        self.group = group
+        self.words: list[int] = [0]
+
+    def begin(self, words: int) -> None:
+        """Tell each other the weights of the micro-batches that begin, in units of 2**-64."""
+        self.words = [words]
+        if self.group is not None:
+            mine = np.frombuffer(words.to_bytes(_WEIGHT_BYTES, "little"), np.uint8)
+            rows = self.group.all_gather(mine[None])
+            self.words = [int.from_bytes(row.tobytes(), "little") for row in rows]
+
+
+class ShardedGradients:
+    """The exact weighted sum of this rank's part of the gradients of one FSDP module; FSDP calls it in every pass."""
+
+    def __init__(
+        self, name: str, module: FSDPModule, param_group: Any, shards: ShardGroup, replicas: Group | None
+    ) -> None:
+        """Take the place of the module's reduce-scatter.
+
+        Args:
+            name: Of the module, for errors.
+            module: The module, which has this one group of parameters.
+            param_group: FSDP's description of it.
+            shards: The ranks that hold the other parts.
+            replicas: The ranks that hold the same part; None where there is one.
+
+        Raises:
+            ArgumentError: FSDP is told to divide gradients, or to reduce them in fewer bits than they have.
+
+        """
+        self.every = list(param_group.fsdp_params)
+        self.parameters = [one for one in self.every if one.sharded_param.requires_grad]
+        self._name, self._param_group, self._shards, self._replicas = name, param_group, shards, replicas
+        dtype = self.parameters[0].sharded_param.dtype if self.parameters else torch.float32
+        self._dtype = dtype
+        _check(name, param_group, dtype)
+        sent = param_group.mp_policy.reduce_dtype or param_group.mp_policy.param_dtype or dtype
+        if sent in _DIVIDED_BEFORE:
+            module.set_gradient_divide_factor(1.0)
+        if shards.group is not None:
+            module.set_custom_reduce_scatter(self)
+        module.set_requires_all_reduce(False, recurse=False)
+        module.set_reduce_scatter_unused_params(True, recurse=False)
+        module.register_forward_hook(lambda *_: self._watch())
+        self._watched = 0
+        self.begin()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that the partial sum takes."""
+        return 0 if self._partial is None else self._partial.nbytes
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for FSDP."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: Any,  # noqa: ARG002 - FSDP's interface
+        op: Any,  # noqa: ARG002
+        async_op: bool = False,  # noqa: ARG002, FBT001, FBT002
+    ) -> None:
+        """Add what all ranks contribute to this rank's part, and fill the output with -0."""
+        self._add(input_tensor)
+        output_tensor.fill_(-0.0)  # -0 + x is x, whatever x is
+
+    def begin(self) -> None:
+        """Begin a step with the sum of nothing."""
+        self._partial: PartialSum | None = None
+        self._contributions: torch.Tensor | None = None
+        self.used = [False] * len(self.parameters)
+
+    def clear(self) -> None:
+        """Drop what FSDP has kept of this micro-batch."""
+        self._passes, self._contributions = 0, None
+        self._drop()
+
+    def _drop(self) -> None:
+        self._param_group._partial_reduce_output = None  # noqa: SLF001
+        for one in self.parameters:
+            one.sharded_param.grad = None
+
+    def take(self, weight: Any) -> None:  # noqa: ARG002 - the ranks have told each other theirs
+        """End a micro-batch: where this rank alone holds the module, FSDP has kept the gradients.
+
+        Raises:
+            ArgumentError: gradients were kept back.
+
+        """
+        if not self._param_group.reduce_grads:
+            raise ArgumentError(
+                f"{self._name} has set_requires_gradient_sync(False), so its gradients of this micro-batch would be "
+                "lost. Leave it at True: MicroBatches accumulates them."
+            )
+        if self._shards.group is None:
+            kept = self._param_group._partial_reduce_output  # noqa: SLF001
+            gradients = [one.sharded_param.grad for one in self.parameters]
+            if kept is None and any(one is not None for one in gradients):
+                kept = torch.cat(
+                    [
+                        (torch.zeros_like(one.sharded_param) if gradient is None else gradient).to_local().reshape(-1)
+                        for one, gradient in zip(self.parameters, gradients, strict=True)
+                    ]
+                )
+            if kept is not None:
+                self._add(kept)
+        self._drop()
+
+    def observed(self) -> Iterator[tuple[torch.nn.Parameter, bytes]]:
+        """Yield the parameters, and the bytes of their gradients in a micro-batch that all ranks give weight 0."""
+        if self._contributions is not None:
+            rows = _in_numpy(self._contributions).reshape(len(self._shards.words), -1)
+            for one, (begin, length) in zip(self.parameters, self._places(), strict=True):
+                yield one.sharded_param, rows[:, begin : begin + length].tobytes()
+
+    def write(self, words: int, used: HostArray) -> None:
+        """Set ``.grad`` of this rank's parts to the mean over all ranks.
+
+        Args:
+            words: The sum of all weights, in units of 2**-64.
+            used: For each parameter, whether any micro-batch of any rank has used it.
+
+        """
+        if not any(used):
+            return
+        if self._partial is None:
+            raise AssertionError(self._name)
+        mean = finish_between(self._partial, words, self._replicas)
+        backend = backend_of(torch.empty(0))
+        if backend is None:
+            raise AssertionError
+        flat = backend.from_host(mean, "cpu:0").to(self._param_group.device)
+        for one, (begin, _), is_used in zip(self.parameters, self._places(), used, strict=True):
+            part = flat.as_strided(one.sharded_size, one.contiguous_sharded_stride, begin)
+            one.sharded_param.grad = one.to_sharded_dtensor(part) if is_used else None
+
+    def _add(self, contributions: torch.Tensor) -> None:
+        """Add flat contributions for all ranks' parts, behind each other: each rank gets those for its own."""
+        self._passes += 1
+        if self._passes > 1:
+            raise ArgumentError(
+                f"{self._name} ran backward twice in one micro-batch, and two gradients that are added exactly differ "
+                "from those of an uncut module. Call it, and backward(), once; make a micro-batch of each call."
+            )
+        if not any(self._shards.words):  # nothing to add, or only looked at
+            self._contributions = contributions
+            return
+        if self._partial is None:
+            self._partial = PartialSum(_name(self._dtype), len(contributions) // len(self._shards.words))
+        contributed = _in_numpy(contributions)
+        add_scattered(self._partial, contributed, self._shards.words, self._shards.group)
+
+    def _places(self) -> Iterator[tuple[int, int]]:
+        """Yield where each parameter begins in this rank's part, and how many elements of it are kept there."""
+        begin, ranks = 0, len(self._shards.words)
+        for one in self.parameters:
+            size = one._orig_size  # noqa: SLF001
+            length = math.prod(size) // ranks
+            if one.fsdp_placement.dim == 0:
+                length = -(-size[0] // ranks) * math.prod(size[1:])
+            yield begin, length
+            begin += length
+
+    def _watch(self) -> None:
+        """Note which parameters get a gradient: FSDP sends zeros for the others."""
+        for at, one in enumerate(self.parameters[self._watched :], self._watched):
+            one.unsharded_param.register_post_accumulate_grad_hook(lambda _, at=at: self._note(at))
+            self._watched += 1
+
+    def _note(self, at: int) -> None:
+        self.used[at] = True
+
+
+def sharded_modules(model: torch.nn.Module) -> Iterator[tuple[str, FSDPModule, Any]]:
+    """Yield the modules that FSDP2 cuts, with their names and descriptions.
+
+    Raises:
+        ArgumentError: a module has parameters on several meshes, or is of the first FSDP.
+        FrameworkError: PyTorch is too old.
+
+    """
+    if not distributed.is_available():
+        return
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # noqa: PLC0415 - needs process groups
+
+    for name, module in model.named_modules():
+        if isinstance(module, FullyShardedDataParallel):
+            raise ArgumentError(
+                f"{name or 'The model'} is a FullyShardedDataParallel, the first FSDP, whose gradients cannot be "
+                "taken before they are summed. Use torch.distributed.fsdp.fully_shard."
+            )
+        if isinstance(module, FSDPModule):
+            if not hasattr(module, "set_reduce_scatter_unused_params"):
+                raise FrameworkError.missing("MicroBatches with FSDP2", "PyTorch", "torch", "2.13")
+            groups = module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001
+            if len(groups) > 1:
+                raise ArgumentError(
+                    f"{name or 'The model'} has parameters on {len(groups)} meshes, and MicroBatches takes one for "
+                    "each module. Leave out shard_placement_fn's meshes."
+                )
+            for group in groups:
+                yield name or "the model", module, group
+
+
+def _check(name: str, param_group: Any, dtype: torch.dtype) -> None:
+    if param_group.gradient_divide_factor not in {None, 1.0}:
+        raise ArgumentError(
+            f"{name} has set_gradient_divide_factor({param_group.gradient_divide_factor:g}). MicroBatches makes the "
+            "mean over all micro-batches itself; leave the factor out, and give micro_batch() weights."
+        )
+    policy = param_group.mp_policy
+    computed = policy.param_dtype or dtype
+    if torch.promote_types(computed, dtype) != dtype:
+        raise ArgumentError(
+            f"{name} has MixedPrecisionPolicy(param_dtype={computed}) and parameters of {dtype}, which do not hold its "
+            f"gradients. Leave param_dtype out, or make the parameters of {computed}."
+        )
+    if policy.reduce_dtype is not None and torch.promote_types(policy.reduce_dtype, computed) != policy.reduce_dtype:
+        raise ArgumentError(
+            f"{name} has MixedPrecisionPolicy(reduce_dtype={policy.reduce_dtype}), which would round its gradients of "
+            f"{computed} before they are added. Leave reduce_dtype out."
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _in_numpy(tensor: torch.Tensor) -> HostArray:
+    """Return a flat tensor as treefold's host arrays are, bfloat16 included."""
+    on_host = tensor.detach().cpu()
+    backend = backend_of(on_host)
+    view = None if backend is None else backend.host_view(on_host)
+    if view is None:
+        raise AssertionError
+    return view
