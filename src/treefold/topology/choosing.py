@@ -1,4 +1,4 @@
-"""The best ops for a set of devices, and the reason: prices of their plans on links that are given or measured."""
+"""Chooses the best ops for a set of devices by predicted times on given or measured links, and says why."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ class _OpsAndWhy(NamedTuple):
 class Choice(_OpsAndWhy):
     """The ops to use, and the reason in words: ``ops, why = choice``.
 
-    ``predicted``: seconds of every candidate, by its constructor call; empty where no times were compared.
+    Attributes:
+        predicted: seconds of every candidate, by its constructor call; empty where no times were compared.
+
     """
 
     predicted: Mapping[str, float] = MappingProxyType({})
 
     def __getstate__(self) -> dict[str, float]:
-        return dict(self.predicted)  # what cannot be changed cannot be pickled
+        return dict(self.predicted)  # a read-only mapping cannot be pickled
 
     def __setstate__(self, predicted: dict[str, float]) -> None:
         self.predicted = MappingProxyType(predicted)
@@ -62,15 +64,21 @@ class Choice(_OpsAndWhy):
 def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, nbytes: int = 64 << 20) -> Choice:
     """Return the best ops for one replica on each of these devices, and why.
 
-    Where links are known, the fastest: ``ReductionToOneDevice``, ``HierarchicalCopyAllReduce`` in one pack and in one
-    per device, ``NcclAllReduce`` where NCCL can be used, and ``HierarchicalCopyAllReduce`` along the machine's trees
-    are priced by ``treefold.simulate`` on the plans that they make, NCCL by the rings that it would pack; of those
-    within 1 % the first. Known are the links of
-    ``topology``, a ``Topology`` or what ``load_topology`` and ``known_topology`` take, or else those that
-    ``treefold.verify_links`` has measured in this process. Otherwise the number of devices decides. A device that is
-    named several times has several replicas. ``nbytes``: what each replica brings to one call, such as all gradients.
+    If the links are known, candidates are compared by the times that ``treefold.simulate`` predicts for their plans.
+    Candidates are ``ReductionToOneDevice`` and ``HierarchicalCopyAllReduce``, the latter in one pack, in one pack per
+    device, and along the machine's trees. Where NCCL can be used, ``NcclAllReduce`` is compared, too, priced as rings.
+    The fastest is chosen; of those within 1 %, the simplest. If no links are known, the number and kinds of devices
+    decide.
 
-    With a ``topology`` the devices need not be here: planning for a machine that one does not have is meant.
+    Args:
+        devices: names of the devices, such as ``"gpu:0"``. A device that is named several times has several replicas.
+        topology: the machine: a ``Topology``, or what ``load_topology`` and ``known_topology`` take. Its devices need
+            not exist on this host. By default, links are known if ``treefold.verify_links`` measured them in this
+            process.
+        nbytes: bytes that each replica contributes to one call, such as all gradients together; 64 MiB by default.
+
+    Returns:
+        A named tuple ``(ops, why)``, with a mapping ``predicted`` from every candidate to its seconds.
 
     Raises:
         ArgumentError: no devices, ``nbytes`` that is no whole number above 0, or a ``topology`` that is none.
@@ -116,7 +124,7 @@ def _fastest(names: Sequence[str], nbytes: int, machine: Topology, here: Topolog
 
 
 def _by_count(names: Sequence[str]) -> Choice:
-    """Choose by the number and the kinds of devices, where nothing is known of their links."""
+    """Choose by the number and the kinds of devices, because nothing is known of their links."""
     kinds = {device_type(name) for name in names}
     if len(kinds) > 1:
         why = f"{' and '.join(sorted(kinds))} are mixed; one device meets every contribution once; {_HINT}"
@@ -149,10 +157,11 @@ def _check_bytes(nbytes: object) -> None:
 
 
 def measured_machine(devices: Sequence[str]) -> Topology | None:
-    """Return what joins these distinct devices, as wide as copies in this process were; None if a pair was not proved.
+    """Return a machine of these distinct devices, its links as wide as measured copies; None if a pair was not proved.
 
-    GPUs that NVML counts as CUDA does are taken with what the system says of their links; other devices as if only
-    each one's own port were shared (``treefold.topology.cost.from_copies``).
+    If NVML numbers the GPUs as CUDA does, the machine is the one that the system reports, with measured widths.
+    Otherwise the model assumes that copies share nothing but each device's own port
+    (``treefold.topology.cost.from_copies``).
     """
     copies = _copies(devices)
     if copies is None:
@@ -162,7 +171,7 @@ def measured_machine(devices: Sequence[str]) -> Topology | None:
 
 
 def _copies(devices: Sequence[str]) -> Mapping[tuple[str, str], tuple[float, float]] | None:
-    """Return bytes per second and latency of every ordered pair, by the host for pairs that lie."""
+    """Return (bytes per second, latency) of every ordered pair, through the host where the direct copy failed."""
     proved = {(link.source, link.target): link for link in links.known() if link.is_proved}
     tried = {(link.source, link.target) for link in links.known()}
     found = {}
@@ -176,7 +185,7 @@ def _copies(devices: Sequence[str]) -> Mapping[tuple[str, str], tuple[float, flo
 
 
 def _discovered(devices: Sequence[str]) -> Topology | None:
-    """Return these GPUs as the system shows them; None where it does not, or may number them in another order."""
+    """Return these GPUs as the system reports them; None if it does not, or may number them in another order."""
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" and "CUDA_VISIBLE_DEVICES" not in os.environ
     if not in_order or any(device_type(device) != "gpu" for device in devices):
         return None
@@ -229,9 +238,9 @@ class Prices:
 
 
 def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topology) -> Prices:
-    """Return what every candidate takes to all-reduce ``nbytes`` bytes of float32 between these devices.
+    """Return the predicted time of every candidate for an all-reduce of ``nbytes`` bytes of float32 on these devices.
 
-    ``machine`` is what trees are planned for, ``here`` the part of it that has these devices, on which all are priced.
+    Trees are planned for ``machine``. All candidates are priced on ``here``, its part that has these devices.
     """
     entry = _one_value(tuple(names), nbytes)
     packs = f"HierarchicalCopyAllReduce in {counted(len(here.devices), 'pack')}"
@@ -257,7 +266,7 @@ def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
 
 
 def _one_value(names: tuple[str, ...], nbytes: int) -> Entry:
-    """Return an array of float32 on every device, as validation leaves it; whether they exist is not asked here."""
+    """Return one float32 array per device, as validation would leave it, without checking that the devices exist."""
     shape = (max(1, nbytes // itemsize(_DTYPE)),)
     no_arrays = Operand(loaded_backends()[0], (None,) * len(names), shape)  # planning looks at none
     part = Part("", _DTYPE, Goal.FOLD, shape * len(names), no_arrays, is_in_host_memory=True)

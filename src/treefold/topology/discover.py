@@ -15,7 +15,7 @@ from treefold.topology.graph import Topology
 from treefold.topology.machine import SWITCH_NAMES, MachineFacts, numa_topology
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_REMOTE_GPU, _REMOTE_CPU = 0x00, 0x01  # NVML's kinds of what an NVLink leads to; all others are switches
+_REMOTE_GPU, _REMOTE_CPU = 0x00, 0x01  # NVML's kinds of an NVLink's remote end; all others are switches
 _MOST_LINKS = 64
 
 
@@ -24,9 +24,9 @@ def discover_topology(
 ) -> Topology:
     """Return the machine that this process runs on.
 
-    GPUs as NVML counts them, ``gpu:0`` first, which is CUDA's order under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; where
-    there is no NVML or no GPU, the NUMA nodes, ``cpu:0`` and following. Bandwidths are those of ``topology/rates.py``
-    for what was found, not measured.
+    Its devices are the GPUs as NVML counts them, from ``gpu:0``. This is CUDA's order under
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without NVML or GPUs, they are the NUMA nodes, from ``cpu:0``. Bandwidths are
+    those of ``topology/rates.py`` for what was found, not measured.
 
     Args:
         nvml: the module that speaks NVML; nvidia-ml-py's, if it is installed and finds a driver.
@@ -62,7 +62,7 @@ def discover_topology(
 
 
 def _nvidia_ml_py() -> Any:
-    """Return nvidia-ml-py's module, initialized, or nothing where it or the driver is missing."""
+    """Return nvidia-ml-py's module, initialized, or None if it or the driver is missing."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
@@ -135,7 +135,7 @@ def _add_nvlinks(
 
 
 def _numa_nodes(sysfs: Path) -> int:
-    """Return how many NUMA nodes have CPUs; one where the system does not say."""
+    """Return how many NUMA nodes have CPUs, or 1 if the system does not say."""
     nodes = (sysfs / "devices" / "system" / "node").glob("node[0-9]*")
     return sum(1 for node in nodes if readable_text(node / "cpulist")) or 1
 

@@ -1,4 +1,4 @@
-"""The door for groups: ``connect(topology=…)`` gives each host a share by the speed of its port."""
+"""Imported by groups for ``connect(topology=…)``, which gives each host a share by the speed of its port."""
 
 from __future__ import annotations
 

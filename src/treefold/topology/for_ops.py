@@ -1,4 +1,4 @@
-"""The door for ops: ``topology=`` names a machine, and each size of values gets the method that is quickest there."""
+"""Imported by ops for ``topology=…``, which names a machine: each size of values gets the fastest method there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from treefold.topology.known import known_topology
 from treefold.topology.load import load_topology
 from treefold.topology.planning.compare import LARGEST, SMALLEST, Comparison
 
-#: Sets of devices of one machine whose methods are kept.
+#: How many sets of devices of one machine have their methods cached.
 _MOST_SETS = 256
 
 
 def read_topology(value: object) -> Topology:
-    """Return the machine that a ``topology=`` argument names: itself, a known name, or a file.
+    """Return the machine that a ``topology=`` argument names: a ``Topology``, a known name, or a file.
 
     Raises:
         ArgumentError: it is none of these.
@@ -35,9 +35,10 @@ def read_topology(value: object) -> Topology:
 
 
 class MethodsBySize:
-    """The methods of one machine for any of its devices, each found once. Safe to use from many threads.
+    """The methods of one machine for any subset of its devices, each planned once. Safe to use from many threads.
 
-    ``num_packs`` ≥ 1: so many trees of equal share, whatever the size; else what is quickest for the size.
+    ``num_packs``: if it is 1 or more, that many trees of equal share serve every size. Otherwise each size gets the
+    fastest method.
     """
 
     def __init__(self, topology: Topology, num_packs: int | str) -> None:
@@ -47,7 +48,7 @@ class MethodsBySize:
         self._comparisons: BoundedCache[tuple[str, ...], Comparison] = BoundedCache(_MOST_SETS)
 
     def method(self, devices: tuple[str, ...], nbytes: int) -> Method:
-        """Return the method for so many bytes: sizes are told apart by factors of four.
+        """Return the method for ``nbytes`` bytes. Sizes are rounded up to 4 KiB times a power of four.
 
         Raises:
             TopologyError: the machine does not have these devices.

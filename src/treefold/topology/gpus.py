@@ -11,8 +11,11 @@ _NVIDIA, _AMD = "10de", "1002"
 class GpuModel:
     """A GPU with links beside PCIe.
 
-    ``kind``: ``"nvlink"`` or ``"xgmi"``. ``capability``: CUDA's (90 for 9.0), 0 of other makers. ``links``: NVLinks of
-    one GPU, 0 of other makers.
+    Attributes:
+        kind: ``"nvlink"`` or ``"xgmi"``.
+        capability: The CUDA compute capability (90 for 9.0), or 0 for other makers.
+        links: NVLinks of one GPU, or 0 for other makers.
+
     """
 
     name: str
@@ -23,10 +26,12 @@ class GpuModel:
 
 @dataclass(frozen=True, slots=True)
 class MissingLinks:
-    """Links that GPUs have beside PCIe, and a description of their machine lacks.
+    """Links that GPUs have beside PCIe, which the description of their machine lacks.
 
-    ``kind``: ``"nvlink"`` or ``"xgmi"``. ``gpus``: the models that have such links for certain; empty where the
-    description could not show the links of any GPU, and does not say which GPUs these are.
+    Attributes:
+        kind: ``"nvlink"`` or ``"xgmi"``.
+        gpus: The models that have such links for certain. Empty if the description can show no GPU's links and does not
+            tell the models.
 
     >>> print(MissingLinks("nvlink", ("H100 SXM",)))
     NVLinks are missing from this file: its GPUs are H100 SXM
@@ -79,7 +84,7 @@ _CAPABILITIES_WITH_SXM = {model.capability for model in _NVIDIA_MODELS}
 
 
 def gpu_model(vendor: str, device: str) -> GpuModel | None:
-    """Return the model of PCI ids such as ``"0x10de"`` and ``"0x2330"``; None if none with links beside PCIe has them.
+    """Return the model with these PCI ids, such as ``"0x10de"`` and ``"0x2330"``; None if it has no links beside PCIe.
 
     >>> gpu_model("10de", "2330").name
     'H100 SXM'
@@ -88,7 +93,7 @@ def gpu_model(vendor: str, device: str) -> GpuModel | None:
 
 
 def model_named(name: str) -> GpuModel | None:
-    """Return the model that ``MissingLinks.gpus`` names; None if the name is not one of this module."""
+    """Return the model of this name, as ``MissingLinks.gpus`` has it; None if the name is not in this module."""
     return _BY_NAME.get(name)
 
 
@@ -98,7 +103,7 @@ def has_sxm_parts(capability: int) -> bool:
 
 
 def likely_kind(vendor: str, pci_class: str) -> str:
-    """Return the kind of links that GPUs of this maker and PCI class have beside PCIe, empty if neither is likely.
+    """Return the likely kind of links beside PCIe for GPUs of this maker and PCI class, or an empty string.
 
     AMD's compute GPUs are accelerators or display controllers of no named kind (0x12, 0x0380); NVIDIA's are 0x0302.
     """

@@ -1,8 +1,8 @@
 """A machine as a graph: devices, and the links, hosts, switches and NICs that carry values between them.
 
-Devices store and combine; hosts (a socket and its memory), switches and NICs only pass on, as fast as their links
-allow. A route from one device to another never goes through a third: where a third has to help, the plan copies to it
-and from it.
+Devices store and combine. Hosts (a socket and its memory), switches and NICs only forward, as fast as their links
+allow. A route from one device to another never passes a third. If a third device has to help, the plan copies to it and
+from it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")
 _GIGA, _MICRO = 10**9, Fraction(1, 10**6)
-#: Between a byte per second and more than any machine has. Numbers beyond are slips, and break the solvers of plans.
+#: From a byte per second to more than any machine has. Numbers outside are typing errors, and make solvers fail.
 LEAST_GB_PER_S, MOST_GB_PER_S = 1e-9, 1e9
-#: The widest link of a machine over its narrowest. A modem beside NVLinks is 10⁷; solvers lose their way above.
+#: The widest link of a machine over its narrowest: a modem beside NVLinks is 10⁷. Above, solvers fail.
 _MOST_RATIO = 10**7
 T = TypeVar("T")
 
@@ -44,9 +44,11 @@ class Node:
 class Link:
     """A directed connection from one node to another.
 
-    ``kind``: ``"nvlink"``, ``"xgmi"``, ``"pcie"``, ``"net"`` …, or empty. ``bytes_per_s``: a whole number of bytes per
-    second is exact as a float, so ``Fraction(link.bytes_per_s)`` is what was given. ``alpha_s``: seconds before the
-    first byte arrives.
+    Attributes:
+        kind: ``"nvlink"``, ``"xgmi"``, ``"pcie"``, ``"net"`` …, or empty.
+        bytes_per_s: A whole number of bytes per second is exact as a float, so ``Fraction(link.bytes_per_s)`` is exact.
+        alpha_s: Seconds before the first byte arrives.
+
     """
 
     source: str
@@ -61,10 +63,15 @@ class Topology:
     """A machine. Immutable; made by ``TopologyBuilder``, ``known_topology`` or ``load_topology``.
 
     Links of one kind between the same ends are one link of their summed bandwidth; ``capacity`` also sums over kinds.
-    Order of nodes and links is that of first mention. ``notes``: sentences for the reader, such as what a file left
-    open. ``missing``: links that the machine has and that are not among ``links``, None where none are known to be.
+    Nodes and links keep the order in which they were first mentioned. Characters of ``name`` and ``notes`` that cannot
+    be printed on a terminal are escaped.
 
-    All of it can be printed on a terminal: characters that cannot are escaped in ``name`` and ``notes``.
+    Attributes:
+        name: The name for headlines; may be empty.
+        nodes: Devices, hosts, switches and NICs.
+        links: Directed links, with bytes per second and seconds of latency.
+        notes: Sentences for the reader, such as what a file left open.
+        missing: Links that the machine has and ``links`` lacks. None if none are known to be missing.
 
     Raises:
         TopologyError: no devices, a name twice, a link to nowhere or to itself, a bandwidth below 1e-9 or above 1e9
@@ -131,12 +138,12 @@ class Topology:
 
     @cached_property
     def bytes_per_s(self) -> Mapping[tuple[str, str], float]:
-        """The same as floats, for prices: arithmetic on fractions is slow."""
+        """``capacities`` as floats, for prices: arithmetic on fractions is slow."""
         return MappingProxyType({ends: float(width) for ends, width in self.capacities.items()})
 
     @cached_property
     def alphas(self) -> Mapping[tuple[str, str], float]:
-        """Seconds of latency of the same pairs, of the fastest link where there are several."""
+        """Seconds of latency of the pairs in ``capacities``; of several links, those of the fastest."""
         return MappingProxyType({ends: min(link.alpha_s for link in links) for ends, links in self._between.items()})
 
     @cached_property
@@ -150,7 +157,7 @@ class Topology:
 
     @property
     def is_symmetric(self) -> bool:
-        """True if every link is as wide back as it is there."""
+        """True if every link is as wide in the opposite direction."""
         return all(self.capacity(target, source) == width for (source, target), width in self.capacities.items())
 
     def neighbours(self, name: str) -> tuple[str, ...]:
@@ -158,11 +165,20 @@ class Topology:
         return self._neighbours[name]
 
     def capacity(self, source: str, target: str) -> Fraction:
-        """Return bytes per second over all links from ``source`` to ``target``; 0 where there is none."""
+        """Return the exact bytes per second over all links from ``source`` to ``target``, or 0 if there is none.
+
+        Args:
+            source: name of the node that sends.
+            target: name of the node that receives.
+
+        Returns:
+            A fraction of bytes per second.
+
+        """
         return self.capacities.get((source, target), Fraction(0))
 
     def restricted(self, devices: Iterable[str]) -> Topology:
-        """Return the machine with these devices only, in this order; the others are gone with their links.
+        """Return the machine with these devices only, in this order. Links of other devices are removed.
 
         Raises:
             TopologyError: a device that is not here or named twice, none, or devices that do not reach each other now.
@@ -179,12 +195,12 @@ class Topology:
         return replace(self, nodes=nodes, links=tuple(links))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plain form, ready for ``json.dumps``, that ``load_topology`` reads.
+        """Return the plain form that ``load_topology`` reads, ready for ``json.dumps``.
 
-        ``links`` have ``between``, ``gb_per_s`` and ``alpha_us`` (10⁹ bytes per second and microseconds, a pair
-        ``[there, back]`` where the directions differ, ``null`` for a missing direction) and ``kind`` where known.
-        ``name``, ``hosts``, ``nics``, ``notes`` and ``missing`` (``{"links": kind, "gpus": models}``) are there where
-        they are not empty.
+        Each of ``links`` has ``between``, ``gb_per_s`` (10⁹ bytes per second), ``alpha_us`` (microseconds) and, where
+        known, ``kind``. If the directions differ, a number is a pair ``[there, back]``, in which ``null`` stands for a
+        missing direction. Keys without content are left out: ``name``, ``hosts``, ``nics``, ``notes`` and ``missing``
+        (``{"links": kind, "gpus": models}``).
         """
         of_kind = {kind: [node.name for node in self.nodes if node.kind == kind] for kind in KINDS}
         plain: dict[str, Any] = {"name": self.name, "devices": of_kind["device"], "switches": of_kind["switch"]}
@@ -198,7 +214,7 @@ class Topology:
 class TopologyBuilder:
     """Collects nodes and links; every method but ``build`` returns the builder.
 
-    Device names may have any spelling that ``treefold`` takes (``"cuda:1"``); other names are free.
+    Device names may have any spelling that ``treefold`` accepts (``"cuda:1"``); other names are free.
 
     Raises:
         TopologyError: a second node of one name.
@@ -207,7 +223,7 @@ class TopologyBuilder:
     """
 
     def __init__(self, name: str = "") -> None:
-        """Start with nothing."""
+        """Start with no nodes and no links."""
         self.name = name
         self._kinds: dict[str, str] = {}
         self._links: list[Link] = []
@@ -215,7 +231,7 @@ class TopologyBuilder:
         self._missing: MissingLinks | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether a node of this name, as it was given, is there."""
+        """Tell whether there is a node of this name, in the spelling with which it was added."""
         return name in self._kinds
 
     def device(self, name: str) -> Self:
@@ -223,11 +239,11 @@ class TopologyBuilder:
         return self._node(canonical_device(name), "device")
 
     def host(self, name: str) -> Self:
-        """Add a host or one of its sockets, which carries and does not combine."""
+        """Add a host or one of its sockets, which forwards and does not combine."""
         return self._node(name, "host")
 
     def switch(self, name: str) -> Self:
-        """Add a switch, which carries as much as its links do."""
+        """Add a switch, which forwards as much as its links carry."""
         return self._node(name, "switch")
 
     def nic(self, name: str) -> Self:
@@ -245,10 +261,19 @@ class TopologyBuilder:
         kind: str = "",
         one_way: bool = False,
     ) -> Self:
-        """Join two nodes by a link of ``gb_per_s`` in each direction, or of ``back_gb_per_s`` from ``b`` to ``a``.
+        """Join two nodes by a link in each direction. A second link between the same ends adds to the first.
 
-        10⁹ bytes per second; decimal fractions are taken at their word, so that 20.6 means 20 600 000 000 bytes per
-        second. A second link between the same ends adds to the first. ``one_way``: none from ``b`` to ``a``.
+        Args:
+            a: name of one end.
+            b: name of the other end.
+            gb_per_s: 10⁹ bytes per second, as an exact decimal fraction: 20.6 means 20 600 000 000 bytes per second.
+            back_gb_per_s: the same from ``b`` to ``a``; ``gb_per_s`` by default.
+            alpha_us: latency in microseconds, in each direction.
+            kind: the kind of link, such as ``"nvlink"``.
+            one_way: True adds no link from ``b`` to ``a``.
+
+        Returns:
+            The builder.
 
         Raises:
             TopologyError: an end that is not there, a number that no link has.
@@ -271,7 +296,7 @@ class TopologyBuilder:
         return self
 
     def missing(self, links: MissingLinks | None) -> Self:
-        """Say which links the machine has that are not added here."""
+        """Record the links that the machine has and that are not added here."""
         self._missing = links
         return self
 
@@ -304,12 +329,12 @@ class TopologyBuilder:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether this is a number, and no bool."""
+    """Tell whether this is a number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_finite(value: object) -> bool:
-    """Tell whether this is a finite number, and no bool."""
+    """Tell whether this is a finite number and not a bool."""
     return is_number(value) and math.isfinite(value)
 
 
@@ -354,7 +379,7 @@ def _check_link(link: Link, names: set[str]) -> None:
 
 
 def _check_ratio(links: Sequence[Link]) -> None:
-    """Refuse a machine whose widest link is more times as wide as its narrowest than that of any machine."""
+    """Refuse a machine if its widest link is wider, relative to its narrowest, than on any real machine."""
     narrow, wide = (which(links, key=lambda link: link.bytes_per_s, default=None) for which in (min, max))
     if narrow is not None and wide is not None and wide.bytes_per_s > _MOST_RATIO * narrow.bytes_per_s:
         ends = ((link.source, link.target, link.bytes_per_s / _GIGA) for link in (narrow, wide))
@@ -368,12 +393,12 @@ def _merged(links: Iterable[Link]) -> tuple[Link, ...]:
 
 
 def _width(links: Iterable[Link]) -> Fraction:
-    """Return the exact bytes per second of links side by side."""
+    """Return the exact bytes per second of parallel links together."""
     return sum((Fraction(link.bytes_per_s) for link in links), Fraction(0))
 
 
 def _check_connected(topology: Topology) -> None:
-    """Refuse devices that do not all reach each other; trees may go through devices, so these count as steps."""
+    """Refuse devices that do not all reach each other. Trees may pass devices, so a path may, too."""
     back = grouped((target, source) for source, target in topology.capacities)
     start = topology.devices[:1]
     there, here = reached_from(start, topology.neighbours), reached_from(start, lambda name: back.get(name, ()))
@@ -389,7 +414,7 @@ def _check_connected(topology: Topology) -> None:
 
 
 def reached_from(starts: Iterable[T], neighbours: Callable[[T], Iterable[T]]) -> set[T]:
-    """Return the starts, and all that is reached from one of them."""
+    """Return the starts, and all nodes that can be reached from one of them."""
     todo = list(starts)
     reached = set(todo)
     while todo:
@@ -400,7 +425,7 @@ def reached_from(starts: Iterable[T], neighbours: Callable[[T], Iterable[T]]) ->
 
 
 def joined_groups(names: Iterable[T], neighbours: Callable[[T], Iterable[T]]) -> list[list[T]]:
-    """Return the names in groups that reach each other, in their order; ``neighbours`` must lead both ways."""
+    """Return groups of names that reach each other, in order of first mention; ``neighbours`` must be symmetric."""
     left, groups = list(names), list[list[T]]()
     while left:
         reached = reached_from(left[:1], neighbours)

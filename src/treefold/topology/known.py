@@ -1,8 +1,8 @@
-"""Machines known by name, and their NVLinks, which can be laid over the GPUs of a description that lacks them.
+"""Machines known by name, and their NVLinks, which can be added to a description that lacks them.
 
-Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise; latencies are the priors
-of ``rates.py``, to be replaced by measured ones. A machine is what its makers drew: NVLinks or xGMI between devices, or
-a switch that all of them share; PCIe is left out where something faster joins all devices.
+Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise. Latencies are the priors
+of ``rates.py``, to be replaced by measured ones. A machine has the links that its makers drew: NVLinks or xGMI between
+devices, or a switch that all of them share. PCIe is left out if something faster joins all devices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MI250 = (
 )
 
 _BRIDGES = [(first, first + 1, 12) for first in (0, 2, 4, 6)]
-#: CUDA's compute capability of the GPUs of the known machines that lend: one host, GPUs on boards with NVLinks.
+#: CUDA's compute capability of the GPUs of the known machines with NVLinks to lend: one host, GPUs on boards.
 _CAPABILITIES = {
     "dgx1_p100": 60,
     "p3_8xlarge": 70,
@@ -39,7 +39,7 @@ _CAPABILITIES = {
     "dgx_h100": 90,
     "dgx_b200": 100,
 }
-#: The known machines that lend their NVLinks.
+#: The known machines with NVLinks that ``with_nvlinks`` can add to others.
 LENDERS = tuple(_CAPABILITIES)
 _SWITCH = SWITCH_NAMES["nvlink"]
 _GIGA = 10**9
@@ -48,12 +48,15 @@ _GIGA = 10**9
 def known_topology(name: str) -> Topology:
     """Return the machine of this name.
 
-    ``dgx1_p100``, ``dgx1_v100``, ``dgx2``, ``dgx_a100``, ``dgx_h100``, ``dgx_b200``, ``p3_8xlarge``; ``mi250`` (8
-    modules, 16 GCDs), ``mi300x`` (48 GB/s per xGMI link, what copies reach; ``mi300x_raw``: 64, the data sheet's);
-    ``pcie3_8gpu`` (PCIe 3, two Intel sockets), ``a100_pcie_8gpu`` (PCIe 4, two AMD sockets, NVLink bridges between
-    pairs). ``ring:8``, ``line:8``, ``mesh:8``: so many devices with a link of 25 GB/s between neighbours, or between
-    all; ``ring:8:50`` has 50 GB/s. ``2x8_a100``, ``4x8_h100``, ``64x8_h100``, ``2x16_mi250``: so many hosts, each
-    device with a NIC, NICs of the same place joined by a rail switch.
+    Machines with NVLink: ``dgx1_p100``, ``dgx1_v100``, ``dgx2``, ``dgx_a100``, ``dgx_h100``, ``dgx_b200``,
+    ``p3_8xlarge``. Machines with xGMI: ``mi250`` (8 modules, 16 GCDs), ``mi300x`` (48 GB/s per link, which copies
+    reach) and ``mi300x_raw`` (64 GB/s, as on the data sheet). Machines with PCIe: ``pcie3_8gpu`` (PCIe 3, two Intel
+    sockets), ``a100_pcie_8gpu`` (PCIe 4, two AMD sockets, NVLink bridges between pairs).
+
+    Shapes: ``ring:8`` and ``line:8`` are 8 devices with links of 25 GB/s between neighbours, and ``mesh:8`` links all
+    pairs. A second number is the bandwidth: ``ring:8:50`` has 50 GB/s. Hosts: ``2x8_a100`` is 2 hosts of 8 devices;
+    others are ``4x8_h100`` and ``2x16_mi250``, with any number of hosts. Each device has a NIC, and a rail switch joins
+    the NICs of one position.
 
     Raises:
         TopologyError: no machine has this name; the nearest is named.
@@ -75,7 +78,7 @@ def known_topology(name: str) -> Topology:
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names that ``known_topology`` takes; of names with numbers, examples."""
+    """Return the names that ``known_topology`` accepts; of names with numbers, examples."""
     return (*_MACHINES, "ring:8", "line:8", "mesh:8", "2x8_a100", "2x8_h100", "4x8_h100", "8x8_h100", "2x16_mi250")
 
 
@@ -93,7 +96,7 @@ def _start(name: str, count: int) -> TopologyBuilder:
 def _direct(
     name: str, count: int, pairs: Iterable[tuple[int, int, int]], *, gb_per_s: float, kind: str = "nvlink"
 ) -> Topology:
-    """Return devices joined by so many links of ``gb_per_s`` each."""
+    """Return ``count`` devices joined by links of ``gb_per_s`` each; ``pairs`` are (one, other, number of links)."""
     builder = _start(name, count)
     _join(builder, pairs, gb_per_s=gb_per_s, kind=kind)
     return builder.build()
@@ -120,14 +123,14 @@ def _mesh(count: int) -> list[tuple[int, int, int]]:
 
 
 def _dgx1(name: str, quad: Mapping[tuple[int, int], int], across: Sequence[int], gb_per_s: float) -> Topology:
-    """Return two groups of four GPUs: NVLinks per pair of a ``quad``, and ``across`` from GPU i to GPU i + 4."""
+    """Return two groups of four GPUs, with NVLinks per pair as in ``quad``, and ``across`` from GPU i to GPU i + 4."""
     pairs = [(first + a, first + b, links) for first in (0, 4) for (a, b), links in quad.items()]
     pairs += [(a, a + 4, links) for a, links in enumerate(across)]
     return _direct(name, 8, pairs, gb_per_s=gb_per_s)
 
 
 def _switched(name: str, count: int, gb_per_s: float) -> Topology:
-    """Return devices on one NVSwitch fabric, which is never narrower than their ports."""
+    """Return devices on one NVSwitch fabric, which is never a bottleneck beyond their ports."""
     builder = _start(name, count)
     _attach(builder, "nvswitch", range(count), gb_per_s)
     return builder.build()
@@ -150,7 +153,7 @@ def _two_sockets(name: str, *, pcie: float, between: float, pairs: Sequence[tupl
 
 
 def _add_rails(builder: TopologyBuilder, hosts: int, per_host: int, gb_per_s: float) -> None:
-    """Give every device a NIC, and join the NICs of the same place in their hosts by a switch: its rail."""
+    """Give every device a NIC, and join the NICs of one position in their hosts by a switch, their rail."""
     for rail in range(per_host if hosts > 1 else 0):
         builder.switch(f"rail{rail}")
         for host in range(hosts):
@@ -201,9 +204,9 @@ _CLUSTERS: dict[str, Callable[[str, int], Topology]] = {
 def with_nvlinks(topology: Topology, name: str) -> Topology:
     """Return a machine with the NVLinks of the known machine ``name`` added to its own links, and nothing missing.
 
-    The first GPU of one is the first GPU of the other, and so on. A machine whose GPUs share an NVSwitch lends its
-    ports to as many GPUs as there are; one whose NVLinks join GPUs directly must have as many GPUs. NVLinks carry what
-    NCCL takes for them, as those of an NCCL file do: less than ``known_topology(name)`` has from the data sheet.
+    GPU i of one machine is GPU i of the other. If the GPUs of the known machine share an NVSwitch, ``topology`` may
+    have fewer of them. If NVLinks join them directly, it must have as many. The NVLinks have the bandwidth that NCCL
+    plans with, as in an NCCL file. This is less than that of ``known_topology(name)``, which is on the data sheet.
 
     Raises:
         TopologyError: no known machine with NVLinks has this name, or it has too few or other GPUs; or the topology
@@ -234,7 +237,7 @@ def with_nvlinks(topology: Topology, name: str) -> Topology:
 
 
 def fitting_nvlinks(topology: Topology) -> tuple[str, ...]:
-    """Return the names that ``with_nvlinks`` takes for this machine."""
+    """Return the names that ``with_nvlinks`` accepts for this machine."""
     fitting = []
     for name in _CAPABILITIES:
         try:
@@ -279,5 +282,5 @@ def _nvlinks(lender: Topology) -> list[Link]:
 
 
 def _count(link: Link, name: str) -> Fraction:
-    """Return how many NVLinks of the known machine ``name`` a link is."""
+    """Return how many NVLinks of the known machine ``name`` make up a link."""
     return Fraction(link.bytes_per_s) / (Fraction(rates.nvlink_raw_gb_per_s(_CAPABILITIES[name])) * _GIGA)

@@ -1,4 +1,4 @@
-"""A topology from a file, the standard input or a text, its format recognised by what it says."""
+"""Reads a topology from a file, the standard input or a text, and recognises its format by the content."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-l
 def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
     """Return the machine that a file or a text describes.
 
-    Formats, told apart by their content: NCCL and RCCL topology XML, ``nvidia-smi topo -m``, ``rocm-smi --showtopo``,
-    ``amd-smi topology``, hwloc XML, a matrix of bandwidths as JSON, and the plain JSON form::
+    The format is recognised by the content: NCCL and RCCL topology XML, ``nvidia-smi topo -m``, ``rocm-smi
+    --showtopo``, ``amd-smi topology``, hwloc XML, a matrix of bandwidths as JSON, and the plain JSON form::
 
         {"devices": ["gpu:0", "gpu:1"], "switches": ["sw0"],
          "links": [{"between": ["gpu:0", "sw0"], "gb_per_s": 25.0, "alpha_us": 1.0},
                    {"between": ["gpu:1", "sw0"], "gb_per_s": [25.0, 12.5]}]}
 
-    ``gb_per_s``: 10⁹ bytes per second and direction, a pair ``[to, back]`` where they differ; links between the same
-    ends add up. ``"-"`` is the standard input. A string with a line break, or one that starts with ``<``, ``{``,
-    ``[`` or ``"``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits,
-    with a sentence in ``Topology.notes``. At most 4,000,000 characters are read.
+    Here ``gb_per_s`` is 10⁹ bytes per second and direction, or a pair ``[to, back]`` if the directions differ. Links
+    between the same ends add up. If a format leaves something open, the narrowest machine that fits is returned, with a
+    sentence in ``Topology.notes``.
+
+    Args:
+        path_or_text: the text, or the path of a file; ``"-"`` is the standard input. A string is text if it has a line
+            break, or starts with ``<``, ``{``, ``[`` or ``"``. At most 4,000,000 characters are read.
 
     Raises:
         ParseError: no such file, no known format, or a text that is cut off or contradicts itself.
@@ -75,10 +78,10 @@ def _read_file(path: str) -> str:
 
 
 def _read_text(stream: BinaryIO) -> str:
-    """Return the text of a stream: UTF-8, or UTF-16 as PowerShell writes what is piped into a file."""
+    """Return the text of a stream in UTF-8, or in UTF-16, which PowerShell writes into a file."""
     from treefold.topology.parsers import MAX_CHARACTERS  # noqa: PLC0415 - as above
 
-    data = stream.read(4 * MAX_CHARACTERS + 1)  # one byte more than a text of so many characters has
+    data = stream.read(4 * MAX_CHARACTERS + 1)  # One byte more than ``MAX_CHARACTERS`` characters have in UTF-8.
     for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, errors="replace")

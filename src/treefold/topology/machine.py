@@ -1,6 +1,7 @@
-"""A machine as its tools see it: sockets, trees of PCIe below them, and links between GPUs beside those.
+"""Facts about a machine as tools report them: sockets, PCIe trees below them, and links between GPUs beside PCIe.
 
-Collected in any order, then built: what leads to no device and no NIC is left out, and the devices come first.
+Facts are collected in any order, then built into a topology. Nodes that lead to no device and no NIC are left out, and
+the devices come first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from treefold.topology.gpus import LINK_NOUNS, MissingLinks, gpu_model
 from treefold.topology.graph import Topology, TopologyBuilder
 
 _SLOT_ALPHA_US = {"device": rates.ALPHA_PCIE_US, "nic": rates.ALPHA_NIC_US, "switch": 0.0}
-_CLEARLY = rates.INTEL_P2P_SHARE - 0.01  # what an Intel CPU takes off a port is no slower port
+_CLEARLY = rates.INTEL_P2P_SHARE - 0.01  # a port narrowed only by an Intel CPU's share is not slower
 SWITCH_NAMES = {"nvlink": "nvswitch", "xgmi": "xgmi switch"}
 
 
@@ -36,20 +37,20 @@ class MachineFacts:
     sockets: dict[str, float] = field(default_factory=dict)  # GB/s to another socket
     pcie: dict[str, PcieNode] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    hosts: dict[str, str] = field(default_factory=dict)  # of sockets, where there are several hosts
-    unshown: str = ""  # the kind of links that GPUs may have and that this description could not show
-    ids: dict[str, tuple[str, str]] = field(default_factory=dict)  # of devices: vendor and device on PCI
-    _links: dict[tuple[str, str, str], float] = field(default_factory=dict)  # by both ends and kind
+    hosts: dict[str, str] = field(default_factory=dict)  # The host of each socket, if there are several.
+    unshown: str = ""  # The kind of links that GPUs may have and that this description could not show.
+    ids: dict[str, tuple[str, str]] = field(default_factory=dict)  # PCI vendor and device of each device.
+    _links: dict[tuple[str, str, str], float] = field(default_factory=dict)  # GB/s by both ends and kind.
 
     def add(self, name: str, kind: str, *, parent: str, gb_per_s: float) -> None:
-        """Add a device, switch or NIC below a socket or switch (that may come later)."""
+        """Add a device, switch or NIC below a socket or switch, which may be added later."""
         self.pcie[name] = PcieNode(kind, parent, gb_per_s)
 
     def add_link(self, device: str, end: str, *, gb_per_s: float, kind: str) -> None:
         """Add a link of a device beside PCIe; links of one kind to one end add up.
 
-        ``end``: another device, which names the same link; a socket; or ``SWITCH_NAMES[kind]``, the one switch that
-        stands for all switch chips, as in NCCL.
+        ``end`` is another device, which reports the same link, or a socket, or ``SWITCH_NAMES[kind]``. The latter is
+        one switch that stands for all switch chips, as in NCCL.
         """
         self._links[device, end, kind] = self._links.get((device, end, kind), 0.0) + gb_per_s
 
@@ -61,8 +62,8 @@ class MachineFacts:
     def build(self, *, every_pair: bool) -> Topology:
         """Return the topology.
 
-        ``every_pair``: each two sockets have a link of their own, as NCCL has it; else more than two share a switch,
-        which is the narrower reading.
+        ``every_pair``: True links every two sockets directly, as NCCL does. Otherwise more than two share a switch,
+        which is the narrower interpretation.
 
         Raises:
             TopologyError: see ``Topology``.
@@ -89,7 +90,7 @@ class MachineFacts:
         return builder.missing(self._missing() if len(devices) > 1 else None).build()
 
     def _missing(self) -> MissingLinks | None:
-        """Return the links beside PCIe that devices have by their PCI ids, or may have, and that were not added."""
+        """Return the links beside PCIe that were not added and that devices have, or may have, by their PCI ids."""
         linked = {name for device, end, kind in self._links if kind in LINK_NOUNS for name in (device, end)}
         models = [gpu_model(*ids) for device, ids in self.ids.items() if device not in linked]
         found = {model.name: model.kind for model in models if model is not None}
@@ -98,7 +99,7 @@ class MachineFacts:
         return MissingLinks(self.unshown) if self.unshown and not self.has_fast_links else None
 
     def _needed(self) -> set[str]:
-        """Return the devices and NICs, everything above one of them, and sockets that have links beside PCIe."""
+        """Return the devices and NICs, all nodes above them, and sockets with links beside PCIe."""
         needed = {end for _, end, _ in self._links if end in self.sockets}
         for name, node in self.pcie.items():
             if node.kind != "switch":
@@ -131,7 +132,7 @@ class MachineFacts:
         return narrowest
 
     def _add_fast_links(self, builder: TopologyBuilder) -> None:
-        """Add the links beside PCIe; where two devices disagree on their link, the narrower counts."""
+        """Add the links beside PCIe. If two devices report different bandwidths for their link, the narrower counts."""
         one_sided, unequal = [], []
         for (device, end, kind), there in self._links.items():
             gb_per_s, alpha_us = _summed(there), rates.ALPHA_NVLINK_US
@@ -156,7 +157,7 @@ class MachineFacts:
 
 
 def join_sockets(builder: TopologyBuilder, sockets: dict[str, float], *, every_pair: bool) -> None:
-    """Link sockets with each other, by pairs or (more than two) through one switch; the slower end decides."""
+    """Link sockets with each other, by pairs or (more than two) through one switch; the slower end counts."""
     alpha_us = rates.ALPHA_BETWEEN_SOCKETS_US
     if every_pair or len(sockets) <= 2:  # noqa: PLR2004 - two sockets are one pair
         for a, b in combinations(sockets, 2):
@@ -168,7 +169,7 @@ def join_sockets(builder: TopologyBuilder, sockets: dict[str, float], *, every_p
 
 
 def numa_topology(name: str, count: int, *, between_gb_per_s: float, notes: Sequence[str]) -> Topology:
-    """Return NUMA nodes as devices ``cpu:0`` and following, of which nothing is known but what joins sockets."""
+    """Return NUMA nodes as devices from ``cpu:0``; only the bandwidth between sockets is known."""
     builder = TopologyBuilder(name)
     for number in range(count):
         builder.device(f"cpu:{number}")
@@ -183,7 +184,7 @@ def numa_topology(name: str, count: int, *, between_gb_per_s: float, notes: Sequ
 
 
 def _summed(gb_per_s: float) -> float:
-    """Return a sum of links without its rounding errors, which depend on the order of the links."""
+    """Round a sum of bandwidths, to drop rounding errors that depend on the order of the links."""
     return round(gb_per_s, 6)
 
 

@@ -1,20 +1,20 @@
 """The bandwidth and latency of links without measurements: one table, with its sources.
 
-GB/s per direction and microseconds. The bandwidths are the effective ones that NCCL and RCCL plan with (``topo.h`` of
-each), below the raw figures on a data sheet; the latencies were measured by others. They are a start, until both are
-fitted from measured copies.
+Units are GB/s per direction and microseconds. The bandwidths are the effective ones that NCCL and RCCL plan with
+(``topo.h`` of each), below the raw figures of a data sheet. The latencies were measured by others. Both are priors,
+until they are fitted to measured copies.
 """
 
 from __future__ import annotations
 
 import re
 
-# Per NVLink, by CUDA compute capability (NCCL topo.h), and what the data sheets say of the same.
+# Per NVLink, by CUDA compute capability: in NCCL (topo.h), and on the data sheets.
 _NVLINK = ((100, 40.1), (90, 20.6), (87, 20.0), (86, 12.0), (70, 20.0), (60, 18.0))
 _NVLINK_RAW = ((100, 50.0), (70, 25.0), (60, 20.0))
 NVLINK_GA10X = 12.0
-NVLINK_UNKNOWN = 18.0  # the slowest that data centres had
-NVLINK_RAW_SHARE = 0.8  # 20 of 25, 40 of 50: what NCCL plans with, of what the data sheet says
+NVLINK_UNKNOWN = 18.0  # The slowest in data centres.
+NVLINK_RAW_SHARE = 0.8  # 20 of 25, 40 of 50: NCCL's figure over that of the data sheet.
 
 # Per xGMI link (RCCL topo.h).
 XGMI_VEGA, XGMI_MI200, XGMI_MI300 = 24.0, 36.0, 48.0
@@ -32,7 +32,7 @@ _INTEL_OLDEST = 6.0
 BETWEEN_AMD, BETWEEN_POWER9, BETWEEN_ARM = 16.0, 32.0, 6.0
 BETWEEN_UNKNOWN = 6.0  # the least of all
 
-# Microseconds per link; a route through switches or hosts pays for each. What is not here costs nothing more.
+# Microseconds per link; a route through switches or hosts pays for each. Other links add no latency.
 ALPHA_NVLINK_US, ALPHA_NVSWITCH_PORT_US = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL); xGMI as NVLink
 ALPHA_PCIE_US = 6.0  # a device's slot; 11 to 13 from device to device through a host (p2pBandwidthLatencyTest)
 ALPHA_BETWEEN_SOCKETS_US = 1.0
@@ -42,14 +42,14 @@ _NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,6})?")
 
 
 def nvlink_gb_per_s(capability: int | None) -> float:
-    """Return GB/s of one NVLink of a GPU of this compute capability (90 for 9.0), of any GPU where it is None."""
+    """Return GB/s of one NVLink of a GPU of this compute capability (90 for 9.0); None stands for an unknown GPU."""
     if capability is None:
         return NVLINK_UNKNOWN
     return next((rate for since, rate in _NVLINK if capability >= since), NVLINK_UNKNOWN)
 
 
 def nvlink_raw_gb_per_s(capability: int) -> float:
-    """Return GB/s of one NVLink of a data centre's GPU as its data sheet has it, by compute capability."""
+    """Return GB/s of one NVLink of a data-centre GPU on its data sheet, by compute capability."""
     return next(raw for since, raw in _NVLINK_RAW if capability >= since)
 
 
@@ -62,7 +62,7 @@ def xgmi_gb_per_s(architecture: str) -> float:
 
 
 def pcie_gb_per_s(speed: str, width: int) -> float:
-    """Return GB/s of a PCIe link: ``"16 GT/s"``, ``"32.0 GT/s PCIe"``; unknown is gen 3, no width is 16 lanes.
+    """Return GB/s of a PCIe link of ``speed`` (such as ``"16 GT/s"``; gen 3 if unknown) and ``width`` (16 lanes if 0).
 
     >>> pcie_gb_per_s("8 GT/s", 16), pcie_gb_per_s("32 GT/s PCIe/s", 16), pcie_gb_per_s("", 0)
     (12.0, 48.0, 12.0)
@@ -73,7 +73,7 @@ def pcie_gb_per_s(speed: str, width: int) -> float:
 
 
 def between_sockets_gb_per_s(architecture: str, vendor: str, family: int, model: int) -> float:
-    """Return GB/s between two sockets, from what the CPU says it is; the least of all where that is unknown."""
+    """Return GB/s between two sockets by what the CPU reports of itself; the least of all for an unknown CPU."""
     machine = architecture.lower()
     if machine.startswith(("ppc", "power")):
         return BETWEEN_POWER9

@@ -1,4 +1,4 @@
-"""What a plan does to a machine over time: which link and which device is busy when, and what the end waited for."""
+"""A plan on a machine over time: when each link and device is busy, and the critical path."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ _Key = TypeVar("_Key")
 class Activity:
     """One action of a plan on one route or device, chunk by chunk.
 
-    ``kind``: ``"copy"``, ``"combine"`` or ``"concat"``. ``step`` counts from 1, as the plan's text does. ``route``: the
-    nodes from the device that sends to the device that receives; one device for what happens on it. ``nbytes``: bytes
-    of all chunks, which are of one size. ``spans``: when each chunk was on its way, its latency included.
+    Attributes:
+        kind: ``"copy"``, ``"combine"`` or ``"concat"``.
+        step: Number of the step from 1, as in the plan's text.
+        pack: Number of the pack from 0.
+        route: The nodes from the sending device to the receiving one; a single device if nothing crosses a link.
+        nbytes: Bytes of all chunks, which have one size.
+        spans: When each chunk was in transit, its latency included.
+
     """
 
     kind: str
@@ -35,13 +40,13 @@ class Activity:
 
     @property
     def links(self) -> tuple[tuple[str, str], ...]:
-        """The directed links that it crosses, by their ends."""
+        """The directed links that the action crosses, by their ends."""
         return tuple(itertools.pairwise(self.route))
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a link or device was used: bytes over all, seconds in which it had something to do, and when that was."""
+    """The use of a link or device: bytes in all, seconds for which it was busy, and when."""
 
     nbytes: float
     busy_s: float
@@ -60,12 +65,17 @@ class Wait:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A plan on a machine over time, from 0 to ``duration_s``; no activity begins before the launch cost is over.
+    """A plan on a machine over time, from 0 to ``duration_s``; no activity begins before the launch is over.
 
-    ``nbytes``: size of one replica's values. ``num_chunks``: into how many chunks every pack is cut.
-    ``chunks_per_span``: for how many of these a span stands: 1, or more where a long pipeline was simulated with fewer
-    chunks of the same size and then drawn out. ``critical_path``: the spans that each waited for the one before, the
-    last of which ended last.
+    Attributes:
+        duration_s: Seconds from the call to the end of the last chunk.
+        nbytes: Bytes of one replica's values.
+        num_chunks: The number of chunks that every pack is cut into.
+        activities: The actions of the plan, each with a span per chunk.
+        critical_path: Spans that each waited for the one before. The last of them ends the plan.
+        chunks_per_span: How many chunks a span stands for. More than 1 if a long pipeline was simulated with fewer
+            chunks of the same size, and its times stretched.
+
     """
 
     duration_s: float
@@ -80,12 +90,12 @@ class Timeline:
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __repr__(self) -> str:
-        """Return a line that says how long it takes."""
+        """Return one line with the duration."""
         amounts = f"{bytes_in_words(self.nbytes)} in {seconds_in_words(self.duration_s)}"
         return f"<Timeline: {amounts}, {counted(len(self.activities), 'activity', 'activities')}>"
 
     def lasting(self, duration_s: float) -> Timeline:
-        """Return the same activities on a clock on which they end after ``duration_s``."""
+        """Return the same activities with all times scaled, so that they end after ``duration_s``."""
         scale = duration_s / self.duration_s if self.duration_s else 1.0
         activities = tuple(
             dataclasses.replace(one, spans=tuple((start * scale, stop * scale) for start, stop in one.spans))

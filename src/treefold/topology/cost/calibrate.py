@@ -1,4 +1,4 @@
-"""Machines whose links are as measured by copies between their devices: a known one refined, or one made of copies."""
+"""Machines with measured links: a known machine refined by copies, or a machine made of copies alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refine(topology: Topology, measured: Measured) -> Topology:
             widths[link] = max(widths.get(link, 0.0), bytes_per_s)
             # Latency can only be added by other links, so the smallest share is the closest to this link's own.
             alphas[link] = min(alphas.get(link, float("inf")), alpha_s / len(links))
-    # Between two nodes with links of two kinds, nobody knows which of them the copy took.
+    # If two nodes have links of two kinds, it is not known which of them the copy took.
     kinds = grouped(((link.source, link.target), link.kind) for link in topology.links)
     seen = {ends for ends in widths if len(kinds[ends]) == 1}
     links_now = tuple(
@@ -58,7 +58,7 @@ def refine(topology: Topology, measured: Measured) -> Topology:
 
 
 def from_copies(devices: Sequence[str], measured: Measured) -> Topology:
-    """Return a machine that agrees with copies between these devices, each measured alone, if nothing else is known.
+    """Return the machine that explains these copies, each measured alone, if nothing else is known.
 
     Each pair has a link with the bandwidth of its copy, and each device a port with the bandwidth of its fastest copy.
     Copies one at a time cannot show what several share beyond that, such as a link between sockets. ``measured`` has

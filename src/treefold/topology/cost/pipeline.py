@@ -43,9 +43,10 @@ class Lanes:
     """The lanes as flat arrays: one for every route of every task that travels, and one for every other task.
 
     Lane l carries chunks of ``task[l]`` along the nodes ``routes[l]``. ``nbytes[l]`` counts all its chunks, at the
-    movement's own size, and ``alpha_s[l]`` is its latency before each chunk. It shares ``resources`` from
-    ``resource_start[l]`` to ``resource_start[l + 1]``: links, whose ``link_capacities`` are in bytes per second, then
-    devices. The needs of task t are ``needs`` from ``need_start[t]`` to ``need_start[t + 1]``.
+    movement's own size, and ``alpha_s[l]`` is its latency before each chunk. The lane shares the resources
+    ``resources[resource_start[l]:resource_start[l + 1]]``. Resources are numbered: first the links, with their
+    ``link_capacities`` in bytes per second, then the devices. The needs of task t are
+    ``needs[need_start[t]:need_start[t + 1]]``.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Pipeline:
             )
         self.lanes, self.num_chunks = lanes, num_chunks
         self.need_counts = lanes.need_counts(num_chunks)
-        # NaN: what the run never reaches shows, and does not pass for a time.
+        # NaN: a chunk that the run never reaches is noticed, and does not pass for a time.
         self._times = np.full((2, len(lanes.routes), num_chunks), np.nan)
         run_pipeline(
             lanes.task,
@@ -163,9 +164,12 @@ def _starts(lengths: Sequence[int]) -> Indices:
 
 
 class Task(NamedTuple):
-    """An action of step ``step`` between the devices ``source`` and ``target``, which are equal if nothing travels.
+    """An action on ``source`` and ``target``, which are one device if it crosses no link.
 
-    ``nbytes``: the bytes that it moves, or reads to fold. ``length``: the elements that it writes, in chunks.
+    Attributes:
+        nbytes: The bytes that it moves, or reads to fold.
+        length: The elements that it writes, in chunks.
+
     """
 
     action: Action
@@ -185,7 +189,10 @@ class Task(NamedTuple):
 class Need(NamedTuple):
     """A task that another one waits for, chunk by chunk, because both access the same elements.
 
-    ``touches``: these accesses. It is empty if both tasks cut the same elements alike: chunk i then waits for chunk i.
+    Attributes:
+        touches: The accesses in question. Empty if both tasks cut the same elements alike, so that chunk i waits for
+            chunk i.
+
     """
 
     task: int
@@ -230,10 +237,11 @@ class _Touch(NamedTuple):
         start, stop = max(mine.start, other.start), min(mine.stop, other.stop)
         cuts = _cuts(mine.length, num_chunks)
         from_, to = mine.base + cuts[:-1], np.minimum(mine.base + cuts[1:], stop)
-        # Borders that are equal in theory come from different divisions, and differ in their last digits: without the
-        # margin a chunk would wait for the next one of the other task, and the pipeline would lose a turn.
+        # Borders that are equal in theory differ in their last digits, because they come from different divisions.
+        # Without the margin a chunk would wait for one more chunk of the other task, and the pipeline would lose time.
         near = 1e-9 * max(float(cuts[-1]), 1.0)
-        # The first border of the other task at or behind what this chunk reads: so many of its chunks must be done.
+        # The number of the other task's first border at or behind the end of this chunk's access. It is also the
+        # number of its chunks that must be done.
         needed = np.searchsorted(_cuts(other.length, num_chunks), to - other.base - near)
         touches = np.maximum(from_, start) < to - near
         # Chunks are done in order, so a chunk also waits for whatever an earlier one waits for.
@@ -264,7 +272,8 @@ def make_tasks(movement: Movement) -> tuple[Task, ...]:
                 nbytes += part.length * widths[part.buffer]
                 # The sources of a concatenation fill its target one behind the other; any other fills all of it.
                 base += 0 if isinstance(action, Combine) else part.length
-            # Besides what it reads, a task waits for earlier readers and writers of what it overwrites.
+            # A task waits for the writers of the elements that it reads, and for earlier readers and writers of those
+            # that it overwrites.
             _meet(found, result, reads[target.buffer])
             _meet(found, result, writes[target.buffer])
             writes[target.buffer].append(result)
@@ -281,10 +290,10 @@ def _widths(movement: Movement) -> list[int]:
 
 
 def _meet(found: dict[int, list[_Touch]], mine: _Access, others: Iterable[_Access]) -> None:
-    """Note which earlier tasks access the same elements."""
+    """Find the earlier tasks that access the same elements, and note both accesses."""
     start, stop, _, _, _, step = mine
     for other in others:
-        # Actions of one step never touch what others of it write; the proof of the movement has checked that.
+        # Actions of one step never touch elements that others of it write, which the movement's proof has checked.
         if other.start < stop and start < other.stop and other.step < step:
             found.setdefault(other.task, []).append(_Touch(mine, other))
 

@@ -61,7 +61,7 @@ class Alternatives:
         self._searches: dict[tuple[str, bool], list[_Before]] = {}
 
     def __getitem__(self, ends: Ends) -> tuple[Nodes, ...]:
-        """Return what ``alternatives`` returns."""
+        """Return the routes of a pair, as ``alternatives`` does."""
         if ends not in self._found:
             self._found[ends] = self._between(*ends)
         return self._found[ends]
@@ -75,7 +75,7 @@ class Alternatives:
         return tuple(sorted(unique, key=lambda nodes: (len(nodes), -width(topology, nodes), alpha_s(topology, nodes))))
 
     def _routes(self, source: str, target: str, *, passes_devices: bool) -> list[Nodes]:
-        """Return the shortest routes that begin with each kind of link, or of all, if they may pass other devices."""
+        """Return the shortest routes for each kind of first link; with ``passes_devices``, for all kinds together."""
         if (source, passes_devices) not in self._searches:
             topology = self._topology
             kinds: Iterable[Sequence[str]] = [topology.neighbours(source)]
@@ -88,10 +88,15 @@ class Alternatives:
 
 @dataclass(frozen=True)
 class RouteChoice:
-    """The two choices for a plan's traffic: every pair's shortest route, ``alone``, or all of its routes, ``shared``.
+    """The two choices for a plan's traffic. All loads grow in proportion to the size, so one object serves all sizes.
 
-    ``alone_s`` and ``shared_s``: the seconds for which the busiest link is busy. ``longer_s``: the latency that longer
-    routes add. All loads grow in proportion to the size, so one object serves all sizes of a plan.
+    Attributes:
+        alone: The shortest route of every pair.
+        shared: All routes of every pair.
+        alone_s: Seconds for which the busiest link is busy with ``alone``.
+        shared_s: Seconds for which the busiest link is busy with ``shared``.
+        longer_s: The latency that longer routes add.
+
     """
 
     alone: Mapping[Ends, tuple[Route, ...]]
@@ -112,10 +117,14 @@ def find_routes(
     messages: Mapping[Ends, int] | None = None,
     known: Alternatives | None = None,
 ) -> RouteChoice:
-    """Return the routes of every pair of devices that exchanges ``traffic`` bytes.
+    """Return the routes of every pair of devices that exchanges values.
 
-    ``messages``: the number of copies of each pair. ``known``: the alternatives of this machine, which keep what is
-    found.
+    Args:
+        topology: the machine.
+        traffic: bytes of each (source, target).
+        messages: the number of copies of each pair; 1 by default.
+        known: the alternatives of this machine, which keep the routes that are found.
+
     """
     known = Alternatives(topology) if known is None else known
     options = {pair: known[pair] for pair in traffic}
@@ -142,9 +151,10 @@ def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping
 
 
 def _unavoidable_s(topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[Nodes]]) -> float:
-    """Return a time for which the busiest link is busy however the traffic is shared: some have no route around them.
+    """Return a lower bound on the busiest link's busy seconds: the load of links that no route of a pair avoids.
 
-    On most machines this is the link between two sockets. Nothing has to be balanced then.
+    On most machines this is the link between two sockets. If the shortest routes reach the bound, nothing has to be
+    balanced.
     """
     parts = (
         (link, traffic[pair])
@@ -259,7 +269,7 @@ times is the latency of hops.
 
 
 def is_as_good(seconds: float, least: float) -> bool:
-    """Tell whether a time is within 1 % of the least, without the launch, which all pay and which hides differences.
+    """Tell whether a time is within 1 % of the least, both without the launch, which would hide differences.
 
     >>> is_as_good(LAUNCH_S + 1.009e-6, LAUNCH_S + 1e-6), is_as_good(LAUNCH_S + 1.02e-6, LAUNCH_S + 1e-6)
     (True, False)

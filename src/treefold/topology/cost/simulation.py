@@ -18,9 +18,9 @@ from treefold.topology.cost.routes import LAUNCH_S, Alternatives, Ends, Route, b
 from treefold.topology.graph import Topology, is_number
 from treefold.topology.timeline import Activity, Timeline, Wait
 
-_MOST_SPANS = 32_000  # up to this many chunks of all copies together are simulated one by one
-_FEWEST_CHUNKS = 24  # at least so many chunks are simulated where they stand for more
-_MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
+_MOST_SPANS = 32_000  # Chunks of all copies together that are simulated one by one.
+_FEWEST_CHUNKS = 24  # The fewest chunks that are simulated if the rest is extrapolated.
+_MOST_CHUNKS = 4096  # Chunks of one pack: without latency the best chunk would be infinitely small.
 _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 
 
@@ -36,14 +36,22 @@ def simulate(
     """Return the timeline of a plan, or any movement, on a machine where every replica brings ``nbytes`` bytes.
 
     One plan serves every size: its ranges are scaled so that each replica's inputs have ``nbytes``. Copies take the
-    routes of ``topology.cost.routes``. Each chunk pays the latency of the links that it crosses. Links have their
-    bandwidth in each direction and are shared max-min fairly.
+    routes of ``topology.cost.routes``. Each chunk pays the latency of the links that it crosses. A link has its
+    bandwidth in each direction, and copies share it max-min fairly. If there are very many chunks, two shorter
+    pipelines are simulated and their times extrapolated.
 
-    ``chunk_bytes``: the part of a pack that moves at once. ``None`` is the whole pack; ``"auto"`` is the better of that
-    and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks cost the same.
-    ``reduce_bytes_per_s``: the rate at which a device reads what it folds or copies within itself; by default infinite,
-    so that only links count, as in the theory. ``launch_s``: the seconds before the first chunk starts, in a call in
-    which anything travels. A pipeline of very many chunks is extrapolated from two smaller numbers of chunks.
+    Args:
+        plan: what moves.
+        topology: the machine; it has all devices of the plan.
+        nbytes: bytes of one replica's values; a finite number ≥ 0.
+        chunk_bytes: bytes of a pack that move at once, or None for whole packs. ``"auto"`` is the better of whole packs
+            and chunks of sqrt(m·r·alpha/(2D − 1)) bytes, where latency and waiting for chunks cost the same.
+        reduce_bytes_per_s: rate at which a device reads what it folds or copies within itself. By default it is
+            infinite, so that only links count, as in the theory.
+        launch_s: seconds before the first chunk starts, in a call in which anything travels.
+
+    Returns:
+        What every link and device does in each second, and the critical path.
 
     Raises:
         SimulationError: a device that the topology does not have, or a number that cannot be.
@@ -65,7 +73,7 @@ def simulate(
 
 
 class MovementTimes:
-    """The seconds that ``movement`` takes on one machine by size, launch included: simulated, and in closed form.
+    """The seconds that a movement takes on one machine by size, launch included: simulated, and in closed form.
 
     Everything that does not depend on the size is computed once, and each size is simulated once. ``known``: a cache of
     routes, shared between movements on this machine.
@@ -109,7 +117,7 @@ class MovementTimes:
         return setting.launch_s(LAUNCH_S) + links_s
 
     def least_s(self, nbytes: float) -> float:
-        """Return seconds that no number of chunks goes below: those for which the busiest link is busy."""
+        """Return a lower bound on the seconds for any number of chunks: those for which the busiest link is busy."""
         setting = self.at(nbytes)
         return setting.launch_s(LAUNCH_S) + setting.busy_s
 
@@ -135,9 +143,10 @@ def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _PipelineRun:
 
 
 def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _PipelineRun:
-    """Run the pipeline with so many chunks; if they are too many, run with fewer and extrapolate.
+    """Simulate the movement in ``num_chunks`` chunks; if these are too many, simulate fewer and extrapolate.
 
-    Once the pipeline is full, every further chunk adds the same time, which two runs of different lengths show.
+    Once the pipeline is full, every further chunk adds the same time. The difference of two shorter runs shows this
+    time.
     """
     shown = max(_FEWEST_CHUNKS, _MOST_SPANS // max(setting.load.num_lanes, 1))
     if num_chunks <= shown + shown // 2:
@@ -168,7 +177,7 @@ class _PipelineRun:
     longer: float = 1.0
 
     def duration_s(self, launch_s: float) -> float:
-        """Return when the last chunk ends, after a launch of so many seconds."""
+        """Return when the last chunk ends, with a launch of ``launch_s`` seconds before the first."""
         return self.setting.launch_s(launch_s) + self.pipeline.now * self.longer
 
     def timeline(self, launch_s: float) -> Timeline:
@@ -217,7 +226,7 @@ class Load:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """The lanes of all tasks, of which folds take no time."""
+        """The lanes of all tasks; folds take no time."""
         return Lanes(self.topology, self.tasks, self.routes, counts_folds=False)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A packing's certificate: checked again by code that made neither (whole numbers, Dijkstra, Prim), and in words."""
+"""Checks a packing's certificate without the planner's code (whole numbers, Dijkstra, Prim), and describes it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SHOWN = 4
 
 
 def recomputed_bound(packing: TreePacking, topology: Topology) -> Fraction | None:
-    """Return Σ c·l / (the cheapest tree, up and down, at prices l) in bytes per second: what no plan exceeds.
+    """Return the bytes per second that no plan exceeds: Σ c·l / (the cheapest tree, up and down, at prices l).
 
-    None where there is nothing to recompute: one device, or links that differ in their directions, whose bound is that
-    of trees up and down chosen apart.
+    Returns None for one device, and for links that differ in their directions. In the latter case the bound is that of
+    trees up and down that are chosen apart, which this does not compute.
     """
     certificate = packing.certificate
     if certificate is None or certificate.is_directed:
@@ -38,7 +38,7 @@ def recomputed_bound(packing: TreePacking, topology: Topology) -> Fraction | Non
 
 
 def _cheapest_routes(machine: Topology, prices: _Prices, source: str) -> dict[str, int]:
-    """Return the price of the cheapest route to every other device that goes through none."""
+    """Return the price of the cheapest route to every other device; no route passes a device."""
     best, todo = {source: 0}, [(0, source)]
     while todo:
         cost, name = heapq.heappop(todo)
@@ -64,7 +64,7 @@ def _cheapest_tree(devices: tuple[str, ...], cost: dict[str, dict[str, int]]) ->
 
 
 def most_loaded(packing: TreePacking, topology: Topology) -> Fraction:
-    """Return the largest share of its capacity that a link carries when the trees run at what the packing reaches."""
+    """Return the largest share of its capacity that a link carries when the trees run at the packing's rate."""
     load: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     for tree in packing.trees:
         for route in (*tree.up, *tree.down):
@@ -112,7 +112,7 @@ def _groups(parts: Sequence[Sequence[str]]) -> str:
 
 
 def in_ranges(devices: Sequence[str]) -> str:
-    """Return device numbers, runs of them shortened; whole names where they are not all GPUs.
+    """Return device numbers, consecutive ones as ranges; whole names if some are not GPUs.
 
     >>> in_ranges(["gpu:0", "gpu:1", "gpu:2", "gpu:5"]), in_ranges(["cpu:0", "gpu:1"])
     ('0–2, 5', 'cpu:0, gpu:1')

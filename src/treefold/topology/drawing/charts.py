@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn by hand: curves over steps and sizes, and bars. They need no plotting library."""
+"""Charts as SVG, drawn without a plotting library: curves over steps and sizes, and bars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME, _SIZE = 70.0, 62.0  # room for a time beside a bar, and for a size below 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One value per step, the name it has in the legend, and the number of its colour, the same in all pictures."""
+    """One value per step, the name in the legend, and the number of the colour, which is the same in all pictures."""
 
     name: str
     values: tuple[float, ...]
@@ -27,7 +27,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Chart:
-    """The paper: names of the legend, which stands above the plot, and the ends of both axes, y being logarithmic."""
+    """The frame of a chart: the legend above the plot, and the ends of both axes. The y axis is logarithmic."""
 
     names: Sequence[str]
     width: float
@@ -36,7 +36,7 @@ class _Chart:
 
     @cached_property
     def spots(self) -> list[tuple[float, float]]:
-        """Where the names of the legend stand: side by side, and in a new line where the paper ends."""
+        """The positions of the legend's names: side by side, with a new line where the width ends."""
         x, y, found = _LEFT, 20.0, list[tuple[float, float]]()
         for name in self.names:
             needed = 50 + _CHARACTER * len(name)
@@ -48,11 +48,11 @@ class _Chart:
 
     @cached_property
     def bottom(self) -> float:
-        """Where the plot ends: below the legend, and a line for the unit."""
+        """The y coordinate at which the plot ends, below the legend and a line for the unit."""
         return self.spots[-1][1] + 40 + _PLOT
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return the point of a place on the x axis and a value."""
+        """Return the point on paper for a position on the x axis and a value."""
         (left, right), (low, high) = self.xs, map(math.log10, self.ys)
         part = (math.log10(max(y, self.ys[0])) - low) / max(high - low, 1e-9)
         return _LEFT + (self.width - _LEFT - _RIGHT) * (x - left) / max(right - left, 1e-9), self.bottom - _PLOT * part
@@ -63,7 +63,7 @@ class _Chart:
         return element("polyline", class_="tf-line", points=joined, stroke_linejoin="round", **style)
 
     def draw_axes(self, ticks: Mapping[float, str]) -> list[str]:
-        """Return rules at powers of ten, or some numbers between them, and ticks by place below the plot."""
+        """Draw rules at powers of ten, or at some numbers between them, and ticks below the plot."""
         parts = []
         for value in _decade_ticks(*self.ys):
             y = self.at(self.xs[0], value)[1]
@@ -76,17 +76,17 @@ class _Chart:
         return parts
 
     def draw_name(self, number: int, tone: int, **style: float) -> str:
-        """Return an entry of the legend, a sample of its line before it."""
+        """Draw an entry of the legend: a sample of its line, then its name."""
         x, y = self.spots[number]
         swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y, y2=y, **style)
         return element("g", swatch, text(self.names[number], x + 34, y + 4), class_=f"tf-tone-{tone}")
 
 
 def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) -> str:
-    """Return curves over the number of the step, on a logarithmic axis.
+    """Return one curve per name over the number of the step, on a logarithmic axis, as one SVG element.
 
-    Values that are not positive lie on the lower end of the axis.
-    The first curve is drawn broad and pale, later ones thin and above it, so that curves that coincide are all seen.
+    Values that are not positive lie on the lower end of the axis. The first curve is broad and pale, and later ones are
+    thin and drawn over it, so that curves that coincide are all seen.
     """
     positive = [value for curve in curves for value in curve.values if value > 0] or [1.0]
     steps = max(len(curve.values) for curve in curves)
@@ -107,7 +107,7 @@ def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) ->
 
 
 def _thinned(curve: Curve) -> list[tuple[int, float]]:
-    """Return (step, value) of at most some two thousand steps, the last included; one step makes a dot."""
+    """Return (step, value) of about two thousand steps at most, the last included; one step makes a dot."""
     every = -(-len(curve.values) // 2000)
     points = list(enumerate(curve.values, start=1))
     return [*points[::every], points[-1]]
@@ -129,7 +129,7 @@ def _step_ticks(steps: int) -> list[int]:
 
 
 def draw_bars(seconds: Mapping[str, float], *, title: str, width: float = 640.0) -> str:
-    """Return a bar per name, as long as it takes, with the time behind it, as one SVG element."""
+    """Draw one bar per name, its length proportional to the time printed after it, as one SVG element."""
     left = 24 + _CHARACTER * max(map(len, seconds))
     scale = (width - left - _TIME) / max(seconds.values())
     parts = []
@@ -150,10 +150,10 @@ def draw_bars(seconds: Mapping[str, float], *, title: str, width: float = 640.0)
 def draw_sizes(
     times: Mapping[str, Sequence[tuple[float, float]]], *, title: str, bound: float = math.inf, width: float = 960.0
 ) -> str:
-    """Return algorithm bandwidth over size as one SVG element: S / t in GB/s, up to ``bound`` bytes per second.
+    """Draw algorithm bandwidth over size as one SVG element: S / t in GB/s, with a line at ``bound`` bytes per second.
 
-    ``times``: for each method (bytes, predicted seconds) in order of bytes; both above 0. One size has no curve: the
-    seconds are drawn as bars.
+    ``times``: for each method (bytes, predicted seconds) in order of bytes; both above 0. A single size makes no curve,
+    so its seconds are drawn as bars.
     """
     sizes = sorted({size for found in times.values() for size, _ in found})
     if len(sizes) == 1:

@@ -20,7 +20,7 @@ _MICRO = 1e6
 
 
 def to_dot(topology: Topology, packs: Sequence[DrawnPack] = ()) -> str:
-    """Return the machine as an undirected graph, links labelled in GB/s and as thick as they are wide.
+    """Return the machine as an undirected graph for Graphviz; links are labelled in GB/s, and wide ones are thick.
 
     The tree of every pack is drawn over it in a colour of its own: dashed, from device to device, arrows towards the
     root. ``neato -Tsvg`` draws it.
@@ -69,8 +69,8 @@ def _quoted(name: str) -> str:
 def write_trace(timeline: Timeline, topology: Topology) -> str:
     """Return the trace as JSON, in Chrome's trace event format; times in microseconds.
 
-    Chunks that share a link overlap in time, which a track of this format cannot show: they take further tracks of the
-    same name. The critical path has a track of its own.
+    One track of this format cannot show chunks that share a link and overlap in time. Such chunks take further tracks
+    of the same name. The critical path has a track of its own.
     """
     tracks = _Tracks()
     events: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def write_trace(timeline: Timeline, topology: Topology) -> str:
 
 
 class _Tracks:
-    """Tracks by process and name, and when each is in use."""
+    """Tracks by process and name, with the spans for which each is in use."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[int, int], str] = {}

@@ -27,9 +27,13 @@ STYLE = (
 
 
 def draw_machine(topology: Topology, *, description: str = "", widest: float = 0.0) -> str:
-    """Return the machine as one SVG element, for light and dark paper, with its title and description.
+    """Return the machine as one SVG element with a title and a description, legible in light and dark themes.
 
-    ``description``: by default its nodes and links in words. ``widest``: shown up to 1.3 times its size to be so wide.
+    Args:
+        topology: the machine.
+        description: words for screen readers; by default the nodes and links.
+        widest: width in pixels up to which a small drawing is enlarged, to at most 1.3 times its size.
+
     """
     layout = lay_out(topology)
     parts = [element("style", STYLE), machine_marks(topology, layout), draw_legend(topology, layout.height)]
@@ -47,26 +51,26 @@ def draw_machine(topology: Topology, *, description: str = "", widest: float = 0
 def fitted(svg: str, *, width: float) -> str:
     """Return the drawing of a machine as a page shows it: as wide as the screen.
 
-    On a phone it is small: devices have numbers alone, in letters that are large enough, and there is no legend.
-    ``width``: of the drawing.
+    On a phone the drawing is small: devices show only their numbers, in letters that are large enough, and there is no
+    legend. ``width``: that of the drawing.
     """
     size = min(_LARGEST, max(_SMALLEST, _READABLE * width / PHONE))
     return f'<div class="tf-fitted" style="--tf-label:{size:.0f}px">{svg}</div>'
 
 
 def machine_title(topology: Topology) -> str:
-    """Return what a machine is called, with its number of devices."""
+    """Return the name of a machine, with its number of devices."""
     count = len(topology.devices)
     return f"{topology.name or 'a machine'}: {count} device{'' if count == 1 else 's'}"
 
 
 def but_missing(topology: Topology) -> str:
-    """Return what follows a machine's name in a headline where it has links that its description lacks, or nothing."""
+    """Return a headline's ending about links that the machine has and its description lacks, or an empty string."""
     return f". {topology.missing}." if topology.missing is not None else ""
 
 
 def machine_marks(topology: Topology, layout: MachineLayout) -> str:
-    """Return the marks of frames, links and boxes; a link's path has the id ``link-<number>``, as the layout has it."""
+    """Return the marks of frames, links and boxes; the path of the layout's line i has the id ``link-<i>``."""
     frames = [_frame(label, frame) for label, frame in layout.frames.items()]
     links = [_link(topology, layout, number, pair) for number, pair in enumerate(layout.lines)]
     boxes = [_box(name, box) for name, box in layout.boxes.items()]
@@ -102,7 +106,7 @@ def _link(topology: Topology, layout: MachineLayout, number: int, pair: tuple[st
 
 
 def _path(points: Sequence[Point]) -> str:
-    """Return the ``d`` of a line with these corners, or of the curve of four points."""
+    """Return the ``d`` attribute of a line with these corners, or of a curve if there are four points."""
     start, *rest = (f"{x:.1f} {y:.1f}" for x, y in points)
     return f"M{start}C{' '.join(rest)}" if len(rest) == 3 else f"M{start}L{'L'.join(rest)}"  # noqa: PLR2004
 
@@ -121,7 +125,7 @@ def _box(name: str, box: Box) -> str:
 
 
 def _shortened(words: str, width: float) -> str:
-    """Return as much of a label as fits; its title has all of it."""
+    """Return as much of a label as fits; the element's title has all of it."""
     most = int(width / _CHARACTER)
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
@@ -150,7 +154,7 @@ def legend_in_words(topology: Topology) -> str:
 
 
 def _samples(topology: Topology) -> list[Fraction]:
-    """Return the widths that there are, the least first, or some of many."""
+    """Return the distinct widths from the least up, or a few of them if there are many."""
     widths = list({gb_per_s(width): width for width in sorted(topology.capacities.values())}.values())
     if len(widths) > _SAMPLES:
         widths = [widths[round(i * (len(widths) - 1) / (_SAMPLES - 1))] for i in range(_SAMPLES)]
@@ -158,7 +162,7 @@ def _samples(topology: Topology) -> list[Fraction]:
 
 
 def describe(topology: Topology) -> str:
-    """Return the drawing in words, for those who hear it."""
+    """Return the drawing in words, for screen readers."""
     kinds = grouped((kind, name) for name, kind in topology.kinds.items())
     nodes = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     links = (f"{source} to {target} {gb_per_s(width)}." for (source, target), width in topology.capacities.items())

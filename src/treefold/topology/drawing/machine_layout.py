@@ -1,7 +1,7 @@
 """The layout of a machine on paper, in layers.
 
-Devices stand in a row. Above them stands what joins them, hosts on top. Below them stand what joins devices alone,
-their NICs, and the network. Where only links of their own join devices, their row is bent to an ellipse.
+Devices stand in a row. The carriers that join them stand above, hosts on top. Carriers that join devices only, their
+NICs and the network stand below. If devices are joined by direct links alone, their row is bent to an ellipse.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from treefold.topology.graph import Topology, joined_groups, reached_from
 #: A drawing of this width is shown at ``svg.NARROWEST`` of its size on a page of 1280 pixels, which leave it 1048.
 WIDEST = 1276.0
 MARGIN = 28.0
-_DEVICE, _NIC, _BAR = (56.0, 34.0), (48.0, 22.0), 26.0  # width and height; bars are as wide as what they join
-_BETWEEN, _APART, _ROW, _LANE = 8.0, 18.0, 84.0, 40.0  # boxes, groups of them, layers, and bars of one layer
-_IN_A_ROW = 18  # devices and NICs; of more, every second stands lower
-_ON_A_CIRCLE, _LARGEST = 44, 570.0  # devices; of more, every second or third stands further in
+_DEVICE, _NIC, _BAR = (56.0, 34.0), (48.0, 22.0), 26.0  # Width and height; bars are as wide as what they join.
+_BETWEEN, _APART, _ROW, _LANE = 8.0, 18.0, 84.0, 40.0  # From box to box, group, layer, and bar of one layer.
+_IN_A_ROW = 18  # Devices and NICs; if there are more, every second stands lower.
+_ON_A_CIRCLE, _LARGEST = 44, 570.0  # Devices; if there are more, every second or third stands further in.
 _FRAME, _WIRE = 22.0, 5.0  # between a host and its frame, and between parallel wires
 _ADDRESS = re.compile(r"(?:[0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-9a-f]")
 
@@ -39,35 +39,37 @@ class Box:
 
     @property
     def left(self) -> float:
-        """Where it begins."""
+        """The x coordinate of its left edge."""
         return self.x - self.width / 2
 
     @property
     def right(self) -> float:
-        """Where it ends."""
+        """The x coordinate of its right edge."""
         return self.x + self.width / 2
 
     @property
     def top(self) -> float:
-        """Its upper edge."""
+        """The y coordinate of its upper edge."""
         return self.y - self.height / 2
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """The y coordinate of its lower edge."""
         return self.y + self.height / 2
 
     def moved(self, right: float, down: float) -> Box:
-        """Return this box elsewhere."""
+        """Return this box at another position."""
         return replace(self, x=self.x + right, y=self.y + down)
 
 
 @dataclass(frozen=True)
 class MachineLayout:
-    """Boxes by the nodes' names, frames around hosts by their labels, the size of the paper, and lines.
+    """A machine on paper: its size, boxes by node, frames around hosts by label, and lines by link.
 
-    ``lines``: by (source, target) in the direction that was mentioned first, the corners of the line; four are the
-    points of a curve.
+    Attributes:
+        lines: The corners of each line, by (source, target) in the direction that was mentioned first. Four points are
+            those of a curve.
+
     """
 
     width: float
@@ -78,7 +80,7 @@ class MachineLayout:
 
 
 def lay_out(topology: Topology) -> MachineLayout:
-    """Return the layout of a machine; the same machine is always laid out alike."""
+    """Return the layout of a machine. The same machine always gets the same layout."""
     network = _network(topology)
     hosts = [_lay_out_host(topology, names) for names in _hosts(topology, network)]
     boxes, frames, wires = _in_rows(topology, hosts, network)
@@ -109,13 +111,13 @@ def _network(topology: Topology) -> list[str]:
 
 
 def _hosts(topology: Topology, network: Collection[str]) -> list[list[str]]:
-    """Return the nodes that are joined without the network: of one host, or all of a machine that has no NICs."""
+    """Return groups of nodes that are joined without the network: one per host, or one in all if there are no NICs."""
     names = [name for name in topology.kinds if name not in network]
     return joined_groups(names, lambda name: set(topology.neighbours(name)).difference(network))
 
 
 def _lay_out_host(topology: Topology, names: Sequence[str]) -> dict[str, Box]:
-    """Return the boxes of one host, layer by layer, its devices about y = 0."""
+    """Return the boxes of one host, layer by layer, with its devices around y = 0."""
     carriers = [name for name in names if topology.kinds[name] in {"host", "switch"}]
     fabrics = [name for name in carriers if set(topology.neighbours(name)) <= set(topology.devices)]
     upper = [name for name in carriers if name not in fabrics] or fabrics
@@ -131,7 +133,7 @@ def _lay_out_host(topology: Topology, names: Sequence[str]) -> dict[str, Box]:
 
 
 def _depths(topology: Topology, names: Sequence[str]) -> dict[str, int]:
-    """Return how many layers below the hosts each of these carriers stands; what joins only hosts is above them."""
+    """Return how many layers below the hosts each carrier stands; carriers that join only hosts stand above them."""
     order = [name for name in names if topology.kinds[name] == "host"] or list(names[:1])
     joins = [name for name in names if name not in order and set(topology.neighbours(name)) <= set(order)]
     depths = dict.fromkeys(order, 0) | dict.fromkeys(joins, -1)
@@ -143,7 +145,7 @@ def _depths(topology: Topology, names: Sequence[str]) -> dict[str, int]:
 
 
 def _leaves(topology: Topology, names: Sequence[str], depths: dict[str, int]) -> dict[str, Box]:
-    """Return devices, and NICs that hang on carriers, in a row; those below one carrier stand together."""
+    """Return a row of devices, and of NICs that are linked to a carrier; those below one carrier stand together."""
     kinds, boxes, x, last = topology.kinds, dict[str, Box](), -_APART, [""]
     leaves = {name for name in names if kinds[name] == "device"}
     leaves |= {name for name in names if kinds[name] == "nic" and depths.keys() & set(topology.neighbours(name))}
@@ -174,7 +176,7 @@ def _ellipse(topology: Topology, names: Sequence[str]) -> dict[str, Box]:
 
 
 def on_a_circle(topology: Topology, devices: Sequence[str]) -> dict[str, Point]:
-    """Return points from -1 to 1, each device beside one that it has a wide link to."""
+    """Return a point with coordinates from -1 to 1 for each device; neighbours are devices with a wide link."""
     order = sorted(devices, key=lambda name: len(topology.neighbours(name)))[:1]
     while len(order) < len(devices):
         left = [name for name in devices if name not in order]
@@ -188,7 +190,7 @@ def on_a_circle(topology: Topology, devices: Sequence[str]) -> dict[str, Point]:
 
 
 def _bars(topology: Topology, names: Iterable[str], boxes: dict[str, Box], y: float, lane: float) -> dict[str, Box]:
-    """Return carriers as bars over or under what they join; those that would overlap take further lanes."""
+    """Return carriers as bars over or under what they join; bars that would overlap take further lanes."""
     spans = []
     for name in names:
         joined = [boxes[other] for other in topology.neighbours(name) if other in boxes]
@@ -204,7 +206,7 @@ def _bars(topology: Topology, names: Iterable[str], boxes: dict[str, Box], y: fl
 
 
 def _below(topology: Topology, nics: Sequence[str], boxes: dict[str, Box], y: float) -> dict[str, Box]:
-    """Return NICs below the devices that they hang on, none over another."""
+    """Return NICs below the devices that they are linked to, without overlaps."""
     around = {nic: [boxes[name].x for name in topology.neighbours(nic) if name in boxes] for nic in nics}
     wanted = sorted((sum(xs) / max(len(xs), 1), nic) for nic, xs in around.items())
     found, x = dict[str, Box](), -math.inf
@@ -256,7 +258,7 @@ def _in_rows(
 
 
 def _line(boxes: dict[str, Box], a: str, b: str) -> tuple[Point, ...]:
-    """Return the line between two boxes: straight, or a curve around those that stand between them."""
+    """Return the line between two boxes: straight, or a curve around the boxes that stand between them."""
     one, other = boxes[a], boxes[b]
     low, high = sorted((one.x, other.x))
     if one.y == other.y and any(box.y == one.y and low < box.x < high for box in boxes.values()):
@@ -267,7 +269,7 @@ def _line(boxes: dict[str, Box], a: str, b: str) -> tuple[Point, ...]:
 
 
 def _end(box: Box, other: Box) -> Point:
-    """Return where a line to another box begins: between devices at their edges, and straight down to bars."""
+    """Return the start of a line to another box: at the edge between two devices, else straight up or down."""
     if box.kind == other.kind == "device":
         dx, dy = other.x - box.x, other.y - box.y
         part = 0.5 / max(abs(dx) / box.width, abs(dy) / box.height)
@@ -279,7 +281,7 @@ def _end(box: Box, other: Box) -> Point:
 
 
 def label(name: str) -> str:
-    """Return what stands in a box: a name without what is the same in most of them.
+    """Return the text in a box: a name without what most names share.
 
     >>> label("pci 0000:1b:00.0"), label("host0.nic3"), label("nic mlx5_0"), label("nic 0000:3b:00.0")
     ('pci 1b:00', 'nic3', 'mlx5_0', 'nic')

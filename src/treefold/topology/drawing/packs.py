@@ -1,4 +1,4 @@
-"""The packs of a movement as they are drawn: what each climbs along, and which of them have one shape."""
+"""The packs of a movement as they are drawn: the tree of each, and the packs that have one shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WAYS_DOWN = {Role.RESULT, Role.OUTPUT}
 class DrawnPack:
     """A pack on paper: its ``share`` of the values, and the (sender, receiver) of every copy that is folded.
 
-    ``root``: where all contributions meet; None where every device folds them for itself.
+    ``root``: the device where all contributions meet; None if every device folds them for itself.
     """
 
     share: float
@@ -31,7 +31,7 @@ class DrawnPack:
         return 1 if self.root is None else _depth(self.root, self._children())
 
     def shape(self, host_of: Mapping[str, int]) -> object:
-        """Return what is equal for packs that differ in the names of their devices only."""
+        """Return a key that is equal for packs that differ only in the names of their devices."""
         return len(self.pairs) if self.root is None else _shape(self.root, self._children(), host_of)
 
     def _children(self) -> dict[str, list[str]]:
@@ -47,7 +47,7 @@ class PackGroup:
 
     @property
     def title(self) -> str:
-        """Which pack, or how many, and what they carry together.
+        """The pack's number, or the number of packs, and the share that they carry together.
 
         >>> PackGroup((0,), (DrawnPack(0.25, "gpu:0", ()),)).title
         'pack 0: 25.0%'
@@ -59,7 +59,7 @@ class PackGroup:
 
     @property
     def shares(self) -> str:
-        """What each pack carries, or all of them where they differ."""
+        """The share that each pack carries, or the sum if shares differ."""
         shares = {f"{pack.share:.1%}" for pack in self.packs}
         if len(shares) > 1:
             return f"{sum(pack.share for pack in self.packs):.1%} in all"
@@ -89,7 +89,7 @@ def packs_of(movement: Movement) -> tuple[DrawnPack, ...]:
 
 
 def group_packs(packs: Sequence[DrawnPack], hosts: Sequence[Sequence[str]]) -> tuple[PackGroup, ...]:
-    """Return the packs by shape, those that carry most first; ``hosts``: the devices of each host."""
+    """Return the packs by shape, groups that carry most first; ``hosts``: the devices of each host."""
     host_of = {device: number for number, devices in enumerate(hosts) for device in devices}
     found = grouped((pack.shape(host_of), number) for number, pack in enumerate(packs))
     groups = (PackGroup(tuple(numbers), tuple(packs[number] for number in numbers)) for numbers in found.values())

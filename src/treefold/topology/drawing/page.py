@@ -1,7 +1,7 @@
 """One self-contained HTML page for a run: nothing is loaded, so that it opens anywhere, offline, in years.
 
-It follows the reader's choice of light or dark and fits a phone. Everything given is escaped, except the drawings,
-which ``svg`` has escaped already.
+The page follows the reader's choice of light or dark and fits a phone. All text is escaped, except the drawings, which
+``svg`` has escaped already.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-PHONE = 344.0  # what 390 pixels leave beside the frames
-_LONG = 40  # characters of a cell that are broken into lines
-#: A number that matters: what it is, its value as written, and a few words of context.
+PHONE = 344.0  # The width that frames leave on a screen of 390 pixels.
+_LONG = 40  # A cell with more characters is broken into lines.
+#: A number that matters: its name, its value as written, and a few words of context.
 Figure = tuple[str, str, str]
 
 
 class PageTable(Protocol):
-    """A header, and rows of as many cells."""
+    """A header, and rows with as many cells."""
 
     @property
     def header(self) -> Sequence[str]:
@@ -31,7 +31,7 @@ class PageTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, whether it holds, and what was found."""
+    """A claim, whether it holds, and the evidence."""
 
     claim: str
     holds: bool
@@ -40,9 +40,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence below it, then drawings (SVG), a table and a text to be shown as it is, if there are.
+    """A part of a page: a heading, a sentence, and if given drawings (SVG), a table and preformatted text.
 
-    ``folded``: what stands for the table until a reader opens it; it is the last thing then.
+    Attributes:
+        folded: Words shown in place of the table until a reader opens it. The table is then the last part.
+
     """
 
     heading: str
@@ -55,10 +57,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says, from top to bottom; ``facts`` are the small print: versions, machine, arguments.
+    """The content of a page, from top to bottom. Empty parts are left out, with their frames.
 
-    What is empty is left out: there is no frame around nothing.
-    ``is_picture_first``: the first section stands above the checks.
+    ``facts``: the small print, such as versions, machine and arguments. ``is_picture_first``: the first section stands
+    above the checks.
     """
 
     title: str
@@ -71,7 +73,7 @@ class Page:
 
 
 def for_screens(draw: Callable[..., str], *, wide: float) -> str:
-    """Return what ``draw(width=...)`` draws for both kinds of screens: ``wide``, and a phone. The page shows one."""
+    """Return the output of ``draw(width=...)`` for wide screens and for phones. The page shows the one that fits."""
     return f'<div class="wide">{draw(width=wide)}</div><div class="narrow">{draw(width=PHONE)}</div>'
 
 
@@ -116,7 +118,7 @@ def _section(section: Section) -> str:
     drawing = ""
     if section.drawing:
         name = html.escape(section.heading)
-        # Focusable, so that what is wider than the screen can be scrolled from the keyboard.
+        # Focusable, so that content wider than the screen can be scrolled from the keyboard.
         drawing = f'<div class="drawing" role="region" aria-label="{name}" tabindex="0">{section.drawing}</div>'
     table = html_table(section.table) if section.table is not None else ""
     verbatim = f"<pre>{html.escape(section.verbatim)}</pre>" if section.verbatim else ""

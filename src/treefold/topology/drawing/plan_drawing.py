@@ -24,7 +24,7 @@ _LEFT, _ROW = 30.0, 26.0
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """Where things are: the columns, and which packs are drawn."""
+    """The positions of the columns, and the packs that are drawn."""
 
     movement: Movement
     column: dict[str, float]
@@ -42,7 +42,7 @@ class _Scene:
         return f"tf-tone-{self.packs.index(pack)}"
 
     def ends(self, action: Action) -> tuple[str, str]:
-        """Return the devices that an action reads and writes on."""
+        """Return the devices that an action reads from and writes to."""
         source = action.source if isinstance(action, Copy) else action.target
         return self.movement.buffers[source.buffer].device, self.movement.buffers[action.target.buffer].device
 
@@ -52,11 +52,12 @@ class _Scene:
 
 
 def draw_movement(movement: Movement, *, title: str) -> str:
-    """Return the movement as one SVG element, for light and dark paper, with its title and description.
+    """Return the movement as one SVG element with a title and a description, legible in light and dark themes.
 
-    Of more than ``MAX_PACKS`` packs the first are drawn and the drawing says so. Copies and concatenations that stay on
-    a device are small squares, combinations are dots (with a ring where every contribution is in), and every copy
-    between devices is an arrow; several copies of one pack along one link in one step are one arrow that counts them.
+    If there are more than ``MAX_PACKS`` packs, the first ones are drawn and a note counts the rest. Copies and
+    concatenations on one device are small squares. Combinations are dots, with a ring once every contribution is in.
+    Copies between devices are arrows. Several copies of one pack along one link in one step share an arrow with their
+    number.
     """
     scene = _make_scene(movement)
     top, rows = float(_HEAD), list[str]()
@@ -100,7 +101,7 @@ def _shown_actions(scene: _Scene, step: Step) -> dict[int, list[Action]]:
 
 
 def _pack_heights(scene: _Scene, step: Step) -> dict[int, float]:
-    """Return the height that each pack with arrows takes in a step; what stays on a device needs none of its own."""
+    """Return the height that each pack with arrows takes in a step; actions on one device need none of their own."""
     actions = _shown_actions(scene, step)
     crossing = [pack for pack, found in actions.items() if any(map(scene.crosses, found))]
     return dict.fromkeys(crossing, _ALONE if len(crossing) == 1 else _SHARED)
@@ -135,7 +136,7 @@ def _verbs(scene: _Scene, step: Step) -> str:
 
 
 def _draw_arrow(scene: _Scene, link: tuple[str, str], *, pack: int, copies: int, top: float, height: float) -> str:
-    """Draw a copy: it leaves early and arrives late, so that arrows that meet come apart."""
+    """Draw a copy as an arrow that leaves early and arrives late, so that crossing arrows stay apart."""
     start, end = (scene.column[device] for device in link)
     words = f"pack {pack}: {link[0]} to {link[1]}" + (f", {copies} copies" if copies > 1 else "")
     drawn = _mark_copy((start, top + height * 0.16), (end, top + height * 0.84))
@@ -143,7 +144,7 @@ def _draw_arrow(scene: _Scene, link: tuple[str, str], *, pack: int, copies: int,
 
 
 def _draw_marks(scene: _Scene, actions: list[Action], *, x: float, y: float) -> list[str]:
-    """Draw what happens on one device in one step: a mark per pack and kind, side by side."""
+    """Draw the actions on one device in one step: a mark per pack and kind, side by side."""
     kinds = dict.fromkeys((a.pack, isinstance(a, Combine), isinstance(a, Combine) and a.final) for a in actions)
     gap = min(16.0, 0.7 * _spacing(len(scene.column)) / len(kinds))
     left = x - gap * (len(kinds) - 1) / 2
@@ -189,7 +190,7 @@ def _replicas_on(scene: _Scene, device: str) -> str:
 
 
 def _describe(scene: _Scene) -> str:
-    """Return the drawing in words, for those who hear it."""
+    """Return the drawing in words, for screen readers."""
     steps = [
         f"Step {number}: {_verbs(scene, step)}, {counted(sum(map(scene.crosses, step.actions)), 'copy', 'copies')}"
         " between devices."
@@ -230,7 +231,7 @@ def _mark_copy(start: tuple[float, float], end: tuple[float, float]) -> str:
 
 
 def _draw_legend(packs: Sequence[tuple[str, str]], *, note: str, width: float, top: float) -> tuple[str, float]:
-    """Return the legend, wrapped to ``width``, and where it ends.
+    """Return the legend, wrapped to ``width``, and its lower end.
 
     ``packs``: (class, words) of each colour. ``note``: a last line; may be empty.
     """

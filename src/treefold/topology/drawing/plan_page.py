@@ -1,4 +1,4 @@
-"""A plan as one self-contained page, playing, priced and in words, and as one picture for a paper."""
+"""A plan as one self-contained page, which plays it, prices it and prints it, and as one picture for a paper."""
 
 from __future__ import annotations
 
@@ -30,11 +30,18 @@ _NARROWEST = 960.0
 
 @dataclass(frozen=True)
 class PlanStory:
-    """What the page tells.
+    """The content of a plan's page.
 
-    ``title``: what the plan takes. ``packing``: the proof of what can be reached. ``movement``: the plan, by
-    ``method``; ``timeline``: its own, as long as it is predicted to take. ``times``: (bytes, seconds) by method.
-    ``tables``: the times and the packs, and ``words``: what is said below each. ``facts``: small print.
+    Attributes:
+        title: The plan's time, in words.
+        packing: The trees with the certificate that bounds every plan.
+        movement: The plan that ``method`` makes.
+        timeline: The timeline of the plan, scaled to the predicted time.
+        times: (bytes, seconds) by method.
+        tables: A table of times, and one of packs.
+        words: The checks below the times, and the plan, both as printed.
+        facts: The small print.
+
     """
 
     title: str
@@ -116,9 +123,15 @@ def draw_packing(
     *,
     title: str = "",
 ) -> str:
-    """Return the machine, the trees of a plan and, where there is one, its timeline below each other, as one SVG.
+    """Return the machine, the trees of a plan and, if given, its timeline, below each other as one SVG element.
 
-    ``packing``: the proof of what can be reached. ``title``: what the plan takes; by default, what can be reached.
+    Args:
+        topology: the machine.
+        packing: the trees with the certificate that bounds every plan.
+        packs: the packs of the plan.
+        timeline: that of the plan.
+        title: the headline; by default the bandwidth that the packing reaches.
+
     """
     layout = lay_out(topology)
     width = max(_NARROWEST, layout.width + 2 * _MARGIN)
@@ -143,7 +156,7 @@ def draw_packing(
 
 
 def headline(topology: Topology, packing: TreePacking) -> str:
-    """Return what a packing reaches, in one line, and which links are missing from the machine."""
+    """Return the bandwidth that a packing reaches, in one line, and which links are missing from the machine."""
     name = topology.name or "this machine"
     if packing.algbw is None:
         return f"{name}: one device"
@@ -156,12 +169,12 @@ def headline(topology: Topology, packing: TreePacking) -> str:
 
 
 def sentence(topology: Topology, packing: TreePacking) -> str:
-    """Return what a packing reaches and the bottleneck, in one line."""
+    """Return the bandwidth that a packing reaches and the bottleneck, in one line."""
     return f"{headline(topology, packing)}. Bottleneck: {describe_bottleneck(packing, topology)}."
 
 
 def _head(title: str, said: str, *, width: float) -> tuple[list[str], float]:
-    """Return the title and what is said below it, broken into lines that fit, and where they end."""
+    """Return the title and the sentence below it, broken into lines that fit, and their lower end."""
     parts, y = list[str](), 14.0
     for words, kind, size, character in ((title, "tf-strong", 19, 10.8), (said, "tf-quiet", 13, 7.2)):
         for line in textwrap.wrap(words, int((width - 2 * _MARGIN) / character)):

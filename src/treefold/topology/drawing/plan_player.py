@@ -1,4 +1,4 @@
-"""A plan that plays: the machine with its chunks on their way, the load of every link, the trees and the timeline."""
+"""A plan that plays: the machine with chunks that move, the load of every link, the trees and the timeline."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _TERMS = (
 
 
 def draw_player(topology: Topology, packs: Sequence[DrawnPack], movement: Movement, timeline: Timeline) -> str:
-    """Return the player as HTML: style, drawings, controls, data and script, all inside; nothing is loaded.
+    """Return the player as HTML with its style, drawings, controls, data and script, so that nothing is loaded.
 
-    ``timeline``: of ``movement``, whose packs these are. Without scripts the drawings are there all the same.
+    ``timeline``: that of ``movement``, which has these ``packs``. Without scripts a reader still sees the drawings.
     """
     layout, groups = lay_out(topology), group_packs(packs, hosts_of(topology))
     trees = for_screens(functools.partial(draw_trees, topology, packs), wide=_WIDTH)
@@ -81,9 +81,9 @@ def _controls(timeline: Timeline) -> str:
 
 
 def _packs(groups: Sequence[PackGroup]) -> str:
-    """Return a button per pack, those of one shape side by side, with what each carries behind them.
+    """Return a button per pack, packs of one shape side by side, with the share of each after them.
 
-    Many are folded away. The script writes behind their number which of them is shown.
+    If there are many, they are folded away. The script writes the shown pack's number beside their count.
     """
     count = sum(len(group.packs) for group in groups)
     parts = ['<button type="button" data-pack="-1" aria-pressed="false">all packs</button>']
@@ -100,7 +100,7 @@ def _packs(groups: Sequence[PackGroup]) -> str:
 
 
 def _loads(timeline: Timeline, topology: Topology) -> str:
-    """Return the load of every link, the busiest first; links of one width and load are one row, which opens."""
+    """Return the load of every link, the busiest first. Links of one width and load share a row, which opens."""
     rows: dict[tuple[int, Fraction], list[int]] = defaultdict(list)
     links = _links(timeline)
     for number, ends in enumerate(links):
@@ -128,7 +128,7 @@ def _links(timeline: Timeline) -> list[tuple[str, str]]:
 def _data(
     topology: Topology, layout: MachineLayout, groups: Sequence[PackGroup], movement: Movement, timeline: Timeline
 ) -> str:
-    """Return what the script reads: times in microseconds, links as indexes, ``spans`` as starts and stops in turn."""
+    """Return the script's data: times in microseconds, links as indexes, ``spans`` as alternating starts and stops."""
     numbers = {ends: number for number, ends in enumerate(_links(timeline))}
     lines = {ends: number for number, ends in enumerate(layout.lines)}
     links = [

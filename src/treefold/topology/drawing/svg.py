@@ -1,4 +1,4 @@
-"""The little SVG that the drawings share: elements, and one theme for light and dark.
+"""The elements of SVG that the drawings share, and one theme for light and dark.
 
 Colours are CSS variables, set in the drawing itself, so that a drawing is legible inside a page and on its own.
 """
@@ -20,7 +20,7 @@ DARK = (
     "#786efa", "#befa14", "#fa1e46", "#009600", "#e60ad2", "#3c8c8c", "#b4780a", "#f0f0be",
     "#e65000", "#828264", "#c8faf0", "#967882", "#96a000", "#fad2dc", "#00d20a", "#beaa96",
 )  # fmt: skip
-QUIET = 7  # the grey among them: for what others are compared with
+QUIET = 7  # the grey among them, for the baseline
 #: Drawings are never narrower than this part of their size: text of 11 pixels keeps 9 of them.
 NARROWEST = 0.82
 PAGE = 1040  # nor wider, on a page of 1280 pixels, than its frames leave

@@ -1,4 +1,4 @@
-"""A timeline as a picture: a row per directed link, what it carries in the colour of the pack, time to the right."""
+"""A timeline as a picture: a row per directed link, time to the right, chunks in the colour of their pack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_timeline(timeline: Timeline, topology: Topology, *, width: float = 960.
 
 
 def timeline_marks(timeline: Timeline, topology: Topology, *, width: float, top: float = 0.0) -> tuple[str, float]:
-    """Return the marks of a timeline and where they end. Its time axis runs from ``time_axis(width)``."""
+    """Return the marks of a timeline and their lower end. The time axis runs over ``time_axis(width)``."""
     left, right = time_axis(width)
     scale = (right - left) / (timeline.duration_s or 1.0)
     spans: dict[Ends, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
@@ -73,7 +73,7 @@ def _row_words(timeline: Timeline, topology: Topology, ends: Ends, y: float, rig
 
 
 def time_axis(width: float) -> tuple[float, float]:
-    """Return where time starts and stops on paper of this width."""
+    """Return the x coordinates at which time starts and stops on paper of this width."""
     return _GUTTER, width - _RIGHT
 
 
@@ -93,7 +93,7 @@ def _by_number(ends: Ends) -> tuple[tuple[str, int, str], ...]:
 
 
 def _lanes(spans: Mapping[int, list[Span]]) -> list[list[int]]:
-    """Return packs in as few lanes as keep those apart that share the link at some time."""
+    """Return packs in the fewest lanes that keep packs apart which share the link at some time."""
     lanes: list[tuple[list[int], list[Span]]] = []
     for pack in sorted(spans):
         for packs, busy in lanes:
@@ -108,7 +108,7 @@ def _lanes(spans: Mapping[int, list[Span]]) -> list[list[int]]:
 
 
 def _spans(pack: int, spans: list[Span], origin: tuple[float, float], scale: float, high: float) -> str:
-    """Draw spans as one path: thousands of them stay one element."""
+    """Draw spans as one path, so that thousands of them stay one element."""
     left, y = origin
     parts = []
     at: list[float] = []

@@ -1,4 +1,4 @@
-"""The trees of a plan side by side, one per shape: in the colour of the pack, edges pointing to the root."""
+"""The trees of a plan side by side, one per shape, in the colour of the pack; edges point to the root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Point = tuple[float, float]
 
 
 def draw_trees(topology: Topology, packs: Sequence[DrawnPack], *, width: float = _PAPER) -> str:
-    """Return the trees of these packs, one for those of one shape, as one SVG element."""
+    """Return the trees of these packs as one SVG element; packs of one shape share one tree."""
     marks, height = tree_marks(topology, packs, width=width)
     words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
     title = f"{counted(len(packs), 'tree')} on {topology.name or 'the machine'}"
@@ -34,7 +34,7 @@ def draw_trees(topology: Topology, packs: Sequence[DrawnPack], *, width: float =
 
 
 def tree_marks(topology: Topology, packs: Sequence[DrawnPack], *, width: float, top: float = 0.0) -> tuple[str, float]:
-    """Return the marks of the trees with the largest shares, laid out in rows, and where they end."""
+    """Return the marks of the trees with the largest shares, laid out in rows, and their lower end."""
     hosts = hosts_of(topology)
     groups = group_packs(packs, hosts)
     columns = max(1, int((width - 2 * _MARGIN + _GAP) / (_WIDTH + _GAP)))
@@ -66,7 +66,7 @@ def _words(pack: DrawnPack) -> str:
 
 
 def hosts_of(topology: Topology) -> list[tuple[str, ...]]:
-    """Return the devices by host; where there is one host, by socket, the nearest over its switches."""
+    """Return the devices by host; on a single host, by the socket nearest over switches, if every device has one."""
     hosts = [tuple(devices) for devices in host_groups(topology)]
     sockets = grouped((_socket(topology, device), device) for device in topology.devices)
     return hosts if len(hosts) > 1 or None in sockets else [tuple(devices) for devices in sockets.values()]
@@ -82,7 +82,7 @@ def _socket(topology: Topology, device: str) -> str | None:
 
 
 def _points(topology: Topology, hosts: Sequence[Sequence[str]]) -> dict[str, _Point]:
-    """Return where devices stand in a small drawing: in a circle per host, in the order of the large one."""
+    """Return the positions of devices in a small drawing: a circle per host, in the order of the large one."""
     groups = hosts if any(len(devices) > 1 for devices in hosts) else [topology.devices]
     columns = math.ceil(math.sqrt(len(groups)))
     width, height = _WIDTH / columns, _HEIGHT / -(-len(groups) // columns)
@@ -126,13 +126,13 @@ def _nearest(points: Mapping[str, _Point]) -> float:
 
 
 def draw_bare_packing(packing: TreePacking) -> str:
-    """Return the trees of a packing, one for those of one shape, as one SVG element; devices stand by their edges."""
+    """Return the trees of a packing as one SVG element, without a machine; devices are placed by the trees' edges."""
     packs = [DrawnPack(float(tree.share), tree.root, tree.pairs) for tree in packing.trees]
     return draw_trees(_edges(packing), packs)
 
 
 def _edges(packing: TreePacking) -> Topology:
-    """Return the trees' edges as a machine: which nodes between devices are switches or hosts is not known."""
+    """Return the trees' edges as a machine; the nodes between devices may be switches or hosts, which is not known."""
     builder = TopologyBuilder(counted(len(packing.devices), "device"))
     for device in packing.devices:
         builder.device(device)

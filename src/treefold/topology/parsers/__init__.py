@@ -1,10 +1,11 @@
 """Text → ``Topology``: one module per format, each with ``matches(text)`` and ``parse(text)``.
 
-They never read a file and never start a process. A new format is one module and one name in ``_FORMATS``;
-``errors/machines.py`` lists them in words.
-What stands around a tool's output is removed first: Markdown; a shell's prompt above it; ranks, pods and times before
-lines. A prefix is what lines start with in common, digits aside, up to a blank or one of ``]>:|)}``. So
-``[1,0]<stdout>:``, ``[pod/worker-0]``, ``2026-01-01T10:00:00.123Z`` and ``worker-1 |`` are known without a list.
+Parsers never read a file and never start a process. A new format is one module and one name in ``_FORMATS``;
+``errors/machines.py`` lists the formats in words.
+
+Text around a tool's output is removed first: Markdown, a shell's prompt above it, and prefixes such as ranks, pods and
+times. A prefix is the common beginning of most lines up to a blank or one of ``]>:|)}``, with all digits alike. So
+``[1,0]<stdout>:``, ``[pod/worker-0]``, ``2026-01-01T10:00:00.123Z`` and ``worker-1 |`` are recognised without a list.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-9;:<=>?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
-# What people paste in place of a machine's links: how it is recognised, its name, and what it does not say.
+# Texts that people paste in place of a machine's links: a mark of each, its name, and what it lacks.
 _WITHOUT_LINKS = (
     (
         re.compile(r"\bLink \d{1,2}: (?:[\d.]{1,8} GB/s|<inactive>)"),
@@ -54,13 +55,13 @@ _MARKUP = re.compile(r"^[ \t]*(?:<(?=[A-Za-z!?])|\{(?=\s*\")|\[(?=\s*\[))", re.M
 _OWN = re.compile(r"GPU\d|NIC\d|<(?!std)[A-Za-z/!?]|[{\"]|==")  # the tools' own text: a prefix ends before it
 _EMPHASIS = re.compile(r"(\*\*|__|`)([^*`\n]{1,120}?)\1")
 _RULE = re.compile(r"[\s>|:-]*\|[\s>|:-]*")
-_BARS = 2  # a line with so many is a row of a table; one may end a prefix
+_BARS = 2  # A row of a Markdown table has at least two bars; a single one may end a prefix.
 
 
 def parse_topology(text: str) -> Topology:
-    """Return the machine of a text in any known format, in the one that knows most where there are several.
+    """Return the machine of a text in any known format; of several formats, the one that says most is read.
 
-    Prompts, and what mpirun and log collectors put before every line, do not matter; nor do a terminal's colours.
+    Prompts, terminal colours, and prefixes that mpirun and log collectors put before every line are removed.
 
     Raises:
         ParseError: too long, no known format, wrong in its own, or two machines.
@@ -80,13 +81,13 @@ def parse_topology(text: str) -> Topology:
 
 
 def _matched(formats: Sequence[ModuleType], readings: Sequence[str]) -> list[tuple[ModuleType, str]]:
-    """Return the formats that are there, each with the first reading in which it is."""
+    """Return the formats that match, each with the first reading that it matches."""
     found = ((module, next(filter(module.matches, readings), None)) for module in formats)
     return [(module, reading) for module, reading in found if reading is not None]
 
 
 def _richest(machines: Sequence[tuple[str, Topology]]) -> Topology:
-    """Return the machine of the format that knows most of it: its GPUs, all of their links, then the first."""
+    """Return the machine of the format that says most: formats with GPUs first, then those with all of their links."""
     tool, best = min(machines, key=lambda item: (not _has_gpus(item[1]), item[1].missing is not None))
     others = [other for other in machines if other[1] is not best]
     for name, other in others:
@@ -106,7 +107,7 @@ def _has_gpus(topology: Topology) -> bool:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """Yield the text as it is, without what stands before every line or above XML and JSON, and without escapes."""
+    """Yield the text as it is, then without prefixes, without a prompt above XML or JSON, and without escapes."""
     yield text
     bare = without_prefixes(text)
     yield bare
@@ -116,7 +117,7 @@ def _readings(text: str) -> Iterator[str]:
 
 
 def _refusal(text: str) -> ParseError:
-    """Return the error of a text that no parser takes; what people mistake for a topology is refused by name."""
+    """Return the error for a text that no parser accepts, which names what people often mistake for a topology."""
     tag = root_tag(text) if text.lstrip().startswith("<") else ""
     if tag in {"graphs", "algo"}:
         return (
@@ -146,7 +147,7 @@ def _refusal(text: str) -> ParseError:
 
 
 def without_markdown(text: str) -> str:
-    r"""Return a text without Markdown: tables are columns between blanks, no rules are below headers, nothing is bold.
+    r"""Return a text without Markdown: blanks separate columns, and rules below headers and bold type are removed.
 
     >>> without_markdown("|  | GPU0 |\n| --- | --- |\n| **GPU0** | `X` |").split()
     ['GPU0', 'GPU0', 'X']
@@ -161,12 +162,12 @@ def _is_rule(line: str) -> bool:
 
 
 def without_escapes(text: str) -> str:
-    """Return a text whose line breaks and tabs were two characters each, as in strings of JSON."""
+    """Return the text inside a JSON string, in which two characters each stand for line breaks and tabs."""
     return text.replace("\\n", "\n").replace("\\t", "\t").replace('"', " ")
 
 
 def without_prefixes(text: str) -> str:
-    r"""Return a text without the prefix that most of its lines have; lines without it stay as they are.
+    r"""Return a text without the prefix that most of its lines have; other lines stay as they are.
 
     >>> without_prefixes("[1,0]<stdout>: GPU0 X\n[1,0]<stdout>: GPU1 SYS")
     'GPU0 X\n GPU1 SYS'
@@ -184,13 +185,13 @@ def without_prefixes(text: str) -> str:
 
 
 def below_prompt(text: str) -> str:
-    """Return a text from its first line that starts as XML or JSON does, whole where there is none."""
+    """Return a text from its first line that begins as XML or JSON does, or the whole text if there is none."""
     found = _MARKUP.search(text)
     return text[found.start() :].lstrip() if found else text
 
 
 def _shapes(line: str) -> Iterator[str]:
-    """Yield what could be a line's prefix, every run of digits as 0, the shortest first."""
+    """Yield the possible prefixes of a line, the shortest first, with every run of digits as 0."""
     line = line.lstrip()[: _LONGEST + 1]
     own = _OWN.search(line)
     for end in range(1, min(own.start() if own else len(line), _LONGEST) + 1):

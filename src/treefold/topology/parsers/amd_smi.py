@@ -40,6 +40,6 @@ def parse(text: str) -> Topology:
 
 
 def _table_lines(body: str) -> list[str]:
-    """Return the lines of a table, up to the first empty one; Markdown has some between title and table."""
+    """Return the lines of a table up to the first empty one; Markdown has empty ones between title and table."""
     lines = itertools.dropwhile(lambda line: not line.strip(), body.splitlines()[1:])
     return list(itertools.takewhile(str.strip, lines))

@@ -1,4 +1,4 @@
-"""``amd-smi topology --json``: a list of GPUs, each with what it says of its links to all of them."""
+"""``amd-smi topology --json``: a list of GPUs, each with its links to all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parse(text: str) -> Topology:
 
 
 def _bus_id(item: object) -> str:
-    """Return the bus id of a GPU or of a link's other end."""
+    """Return the bus id of a GPU, or of the GPU at the other end of a link."""
     found = item.get("bdf") if isinstance(item, Mapping) else None
     if not isinstance(found, str):
         raise ParseError.bad_field(f"The bdf of a GPU in {TOOL}", found, "a bus id such as 0000:0c:00.0")
@@ -54,7 +54,7 @@ def _bus_id(item: object) -> str:
 
 
 def _links(gpu: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the links of a GPU by the bus id of their other end."""
+    """Return the links of a GPU by the bus id of the GPU at the other end."""
     links = gpu.get("links")
     if not isinstance(links, list):
         raise ParseError.bad_field(f"The links of {_bus_id(gpu)}", links, "a list")

@@ -1,4 +1,4 @@
-"""The tables that AMD's tools print, one per property of two GPUs, and the machine that they make."""
+"""The tables that AMD's tools print, one per property of two GPUs, and the machine that they describe."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _KNOWN = "whole numbers, ranges of MB/s, XGMI, PCIE, SELF, N/A and UNKNOWN"
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 _THROUGH_ONE_SOCKET, _FAR = 2, 3  # hops: 1 is xGMI, 2 the CPU, 3 two CPUs
 _LINK_TYPES = {"XGMI", "PCIE"}
-_MISSING = {"N/A", "-", "UNKNOWN"}  # what the tools print for a value that they could not find out
+_MISSING = {"N/A", "-", "UNKNOWN"}  # printed for a value that the tools could not read
 
 
 @dataclass(frozen=True)
 class AmdTables:
-    """The rows of ``tables[title]`` for the GPUs ``names``, and the NUMA node of each that has a known one."""
+    """The rows of ``tables[title]`` for the GPUs ``names``, and the NUMA nodes of GPUs that have a known one."""
 
     tool: str
     names: tuple[str, ...]
@@ -34,12 +34,12 @@ class AmdTables:
     numa: Mapping[int, int] = field(default_factory=dict)
 
     def titled(self, *words: str) -> Cells:
-        """Return the table whose title has one of these words, in lower case; empty if the tool did not print it."""
+        """Return the table with one of these lower-case words in its title; empty if the tool did not print it."""
         return next((cells for title, cells in self.tables.items() if any(w in title.lower() for w in words)), ())
 
 
 def read_tables(tool: str, sections: Sequence[tuple[str, list[str]]], *, cell: re.Pattern[str]) -> AmdTables:
-    """Return the tables of sections (a title and its lines), in each of which a header of names comes first.
+    """Return the tables of these sections. A section is a title and its lines, which begin with a header of names.
 
     Raises:
         ParseError: a table that is cut off, that stands there twice, or whose names differ from another's; a cell that
@@ -63,7 +63,7 @@ def read_tables(tool: str, sections: Sequence[tuple[str, list[str]]], *, cell: r
 
 
 def _checked(rows: list[list[str]], names: Sequence[str], *, tool: str, title: str, cell: re.Pattern[str]) -> Cells:
-    """Return the cells of rows that begin with their names, if all are there."""
+    """Return the cells of rows that begin with their names, after checking that none is missing."""
     for name, row in zip(names, rows, strict=False):
         if row[0] != name:
             raise ParseError.inconsistent(tool, f"{title!r} has a row {row[0]!r} where {name!r} should be")
@@ -78,9 +78,9 @@ def _checked(rows: list[list[str]], names: Sequence[str], *, tool: str, title: s
 
 
 def build(tables: AmdTables) -> Topology:
-    """Return the machine; the table of link types is there, others may be missing.
+    """Return the machine. The table of link types is required; others may be missing.
 
-    A value that the tool could not fill is missing, and not zero: what the other tables say of the pair counts.
+    A value that the tool could not fill in is missing, and not zero. The other tables then decide about the pair.
 
     Raises:
         ParseError: link types that are neither xGMI nor PCIe, or not the same both ways.
@@ -105,7 +105,7 @@ def build(tables: AmdTables) -> Topology:
 
 
 def _link_type(tables: AmdTables, i: int, j: int) -> str | None:
-    """Return the type of the links between two GPUs, None where the tool names none in either direction."""
+    """Return the type of the links between two GPUs, or None if the tool names none in either direction."""
     types = tables.titled("link type")
     found = {types[i][j], types[j][i]} - _MISSING
     pair = f"{tables.names[i]} and {tables.names[j]}"
@@ -120,7 +120,7 @@ def _link_type(tables: AmdTables, i: int, j: int) -> str | None:
 
 
 def _add_xgmi(machine: MachineFacts, tables: AmdTables, pairs: Sequence[Pair]) -> None:
-    """Add a link for each pair that has one of its own: at the tool's bandwidth, else at that of the slowest kind."""
+    """Add a link for each pair that has one of its own, at the tool's bandwidth or else that of the slowest xGMI."""
     stated = _stated_gb_per_s(tables, pairs)
     unstated = [pair for pair in pairs if pair not in stated]
     # Without weights, a pair that lacks a bandwidth where others have one is indirect, as the tools print it.
@@ -143,7 +143,7 @@ def _add_xgmi(machine: MachineFacts, tables: AmdTables, pairs: Sequence[Pair]) -
 
 
 def _stated_gb_per_s(tables: AmdTables, pairs: Sequence[Pair]) -> dict[Pair, tuple[float, float]]:
-    """Return the GB/s of pairs, there and back, for which the tool states any in at least one direction."""
+    """Return (there, back) in GB/s for the pairs for which the tool states a bandwidth in at least one direction."""
     cells = tables.titled("numa bw", "bandwidth")
     if not cells:
         return {}
@@ -152,7 +152,7 @@ def _stated_gb_per_s(tables: AmdTables, pairs: Sequence[Pair]) -> dict[Pair, tup
 
 
 def _least_weight(tables: AmdTables, pairs: Sequence[Pair], *, among: Sequence[Pair]) -> list[Pair]:
-    """Return those pairs whose weight is the least of all: a larger one is that of several hops."""
+    """Return the pairs of the least weight, or of none that is stated; a larger weight means several hops."""
     weights = {(i, j): _whole(tables, tables.titled("weight")[i][j]) for i, j in among}
     least = min((weight for weight in weights.values() if weight is not None), default=None)
     return [pair for pair in pairs if weights[pair] in {least, None}]
@@ -177,7 +177,7 @@ def _add_pcie(machine: MachineFacts, tables: AmdTables, by_pcie: Sequence[tuple[
 
 
 def _fastest(tables: AmdTables, cell: str) -> float:
-    """Return GB/s of ``"50000-200000"`` (MB/s, least and most), 0 where the tool states none."""
+    """Return GB/s of ``"50000-200000"`` (MB/s, least and most), or 0 if the tool states none."""
     found = _RANGE.fullmatch(cell)
     if found is None and cell not in {*_MISSING, "0"}:
         raise ParseError.inconsistent(tables.tool, f"{cell!r} is no bandwidth")
@@ -185,7 +185,7 @@ def _fastest(tables: AmdTables, cell: str) -> float:
 
 
 def _whole(tables: AmdTables, cell: str) -> int | None:
-    """Return a whole number, None where the tool states none."""
+    """Return a whole number, or None if the tool states none."""
     if cell in _MISSING:
         return None
     if not re.fullmatch(r"\d{1,6}", cell):

@@ -1,4 +1,4 @@
-"""Groups of a table's rows, joined by what it says, and by what it leaves open where nothing speaks against it."""
+"""Groups of a table's rows: rows that it says belong together, and rows that may, if nothing contradicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from treefold.keyed import grouped
 
 
 class Clusters:
-    """A partition of ``range(count)`` that grows by joining, and pairs that must not meet."""
+    """A partition of ``range(count)`` that grows by joining groups, with pairs that must stay apart."""
 
     def __init__(self, count: int) -> None:
         self._of = list(range(count))
@@ -16,7 +16,7 @@ class Clusters:
         self._enemies: dict[int, set[int]] = {number: set() for number in range(count)}
 
     def join(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Join the groups of each pair, whatever speaks against it."""
+        """Join the groups of each pair, even if pairs of them must stay apart."""
         for i, j in pairs:
             a, b = self._of[i], self._of[j]
             if a == b:
@@ -29,11 +29,11 @@ class Clusters:
                 self._enemies[enemy].discard(b)
                 self._enemies[enemy].add(a)
             self._enemies[a] |= enemies
-            for stale in (a, b):  # tables contradict themselves: what is joined is no longer kept apart
+            for stale in (a, b):  # tables may contradict themselves: joined groups are no longer kept apart
                 self._enemies[a].discard(stale)
 
     def keep_apart(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Let ``join_where_allowed`` never bring the two of a pair together."""
+        """Prevent ``join_where_allowed`` from joining the groups of each pair."""
         for i, j in pairs:
             a, b = self._of[i], self._of[j]
             if a != b:
@@ -41,16 +41,16 @@ class Clusters:
                 self._enemies[b].add(a)
 
     def join_where_allowed(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Join the groups of each pair unless two of their members must not meet."""
+        """Join the groups of each pair, unless some of their members must stay apart."""
         for i, j in pairs:
             if self._of[j] not in self._enemies[self._of[i]]:
                 self.join([(i, j)])
 
     def together(self, i: int, j: int) -> bool:
-        """Tell whether two are in one group."""
+        """Tell whether two members are in one group."""
         return self._of[i] == self._of[j]
 
     def groups(self, members: Iterable[int] | None = None) -> list[list[int]]:
-        """Return the groups of some members, in order of their smallest."""
+        """Return the groups of these members, or all groups, in order of their smallest member."""
         wanted = sorted(range(len(self._of)) if members is None else members)
         return list(grouped((self._of[member], member) for member in wanted).values())

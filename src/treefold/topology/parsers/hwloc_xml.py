@@ -1,7 +1,7 @@
 """hwloc's XML (``lstopo --of xml``), of versions 1 to 3.
 
-GPUs become devices, below the PCIe tree that the file shows, with the NVLink or xGMI matrix beside it. A machine
-without GPUs is its NUMA nodes, ``cpu:0`` and following.
+GPUs become devices, below the PCIe tree that the file shows, with the links of its NVLink or xGMI matrix. A machine
+without GPUs has its NUMA nodes as devices, from ``cpu:0``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PACKAGES, _IO = {"Package", "Socket"}, {"Bridge", "PCIDev", "OSDev"}
 
 @dataclass(slots=True)
 class _HwlocFile:
-    """The findings of one walk over the objects."""
+    """The objects found in one walk over the file."""
 
     machine: MachineFacts = field(default_factory=MachineFacts)
     gpus: dict[str, tuple[Element, str, float]] = field(default_factory=dict)  # bus id: element, parent, GB/s
@@ -91,7 +91,7 @@ def _between_sockets(root: Element) -> float:
 
 def _walk(file: _HwlocFile, top: Element, between: float) -> None:
     todo = [(top, "", "", top)]
-    below: dict[int, str] = {}  # by identity of what a bridge hangs on
+    below: dict[int, str] = {}  # by identity of a bridge's parent
     while todo:
         element, socket, parent, holder = todo.pop()
         kind = element.get("type", "")
@@ -118,7 +118,7 @@ def _walk(file: _HwlocFile, top: Element, between: float) -> None:
 
 
 def _socket_below(file: _HwlocFile, holder: Element, between: float) -> str:
-    """Return the only package below what a bridge hangs on; else a hub that all packages join."""
+    """Return the only package below the parent of a bridge; if there are several, a hub that joins them all."""
     below = list(file.packages.values())
     if len(below) > 1:
         below = [file.packages[id(inner)] for inner in holder.iter("object") if id(inner) in file.packages]
@@ -153,7 +153,7 @@ def _add_device(file: _HwlocFile, element: Element, parent: str) -> None:
 
 
 def _gpu_names(file: _HwlocFile) -> dict[str, str]:
-    """Number GPUs as NVML or ROCm SMI did, if the file has it; else in order of bus id."""
+    """Number GPUs as NVML or ROCm SMI did, if the file has their numbers, else in order of bus id."""
     numbers: dict[str, int] = {}
     for bus_id, (element, _, _) in file.gpus.items():
         for child in element.iter("object"):
@@ -195,7 +195,7 @@ def _read_matrix(file: _HwlocFile, matrix: Element, names: dict[str, str]) -> No
 
 
 def _add_link(file: _HwlocFile, names: dict[str, str], source: str, index: str, *, gb_per_s: float, kind: str) -> None:
-    """Add a GPU's links to what has the gp_index: a GPU, an NVSwitch, or a CPU (POWER8 and POWER9)."""
+    """Add a GPU's links to the object with this gp_index: a GPU, an NVSwitch, or a CPU (POWER8 and POWER9)."""
     machine, gpu, target = file.machine, names[source], file.owner.get(index, "")
     maker = file.makers.get(target, "")
     if target in names and target != source:
@@ -219,7 +219,7 @@ def _socket_above(machine: MachineFacts, name: str) -> str:
 
 
 def _numa_machine(file: _HwlocFile, between: float) -> Topology:
-    """Return the NUMA nodes that have CPUs as devices, one for those of the same CPUs."""
+    """Return the NUMA nodes that have CPUs as devices; nodes with the same CPUs are one device."""
     cpusets = {cpuset for node in file.numa if (cpuset := node.get("cpuset", "")).strip("0x,")}
     count = max(len(cpusets), 1)
     if count > MAX_NUMA_NODES:

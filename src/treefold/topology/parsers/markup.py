@@ -1,4 +1,4 @@
-"""XML, read within bounds: no entities, nothing fetched, and no more elements or depth than a machine has."""
+"""Reads XML within bounds: no entities, nothing fetched, and no more elements or depth than a machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DEPTH = 64
 
 
 class _BoundedBuilder(TreeBuilder):
-    """Builds the tree, and stops at the first element too many or too deep."""
+    """Builds the tree, and stops if it has too many elements or gets too deep."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _BoundedBuilder(TreeBuilder):
 
 
 def root_tag(text: str) -> str:
-    """Return the name of the root element, or nothing where the text is no XML; comments before it are skipped."""
+    """Return the name of the root element after any comments, or an empty string if the text is no XML."""
     position = len(text) - len(text.lstrip())
     while text.startswith("<", position):
         for opening, closing in (("<!--", "-->"), ("<?", "?>"), ("<!", ">")):

@@ -1,9 +1,9 @@
 """NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``) and RCCL's dialect of it.
 
-``<system><cpu><pci …><gpu dev sm rank><nvlink target count tclass/></gpu></pci></cpu></system>``; RCCL says ``<xgmi>``.
-The graph is the one NCCL makes of it: PCIe carries width × rate / 80, each two CPUs have a link of their own, and all
-NVSwitch chips are one switch. Several hosts in one file (``host_hash``) are those that NVLink joins: bus ids and names
-of NICs are unique on each of them only.
+``<system><cpu><pci …><gpu dev sm rank><nvlink target count tclass/></gpu></pci></cpu></system>``; RCCL has ``<xgmi>``.
+The graph is the one that NCCL builds from it: PCIe has width × rate / 80, every two CPUs have a link of their own, and
+all NVSwitch chips are one switch. A file with several hosts (``host_hash``) has hosts that NVLink joins. Bus ids and
+names of NICs are then unique on each host only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,4}):([0-9a-f]{1,4})(?:\.([0-9
 _GPU_CLASSES, _NIC_CLASS = ("0x03", "0x12"), "0x02"
 _SWITCH_CLASS, _CPU_BRIDGE_CLASS = "0x068000", "0x068001"
 _MOST_LINKS = 1024
-_KB_PER_S = 10_000_000  # a NIC of 10 Tb/s is one whose speed is in kb/s
+_KB_PER_S = 10_000_000  # From 10 Tb/s on, the speed of a NIC is in kb/s, not Mb/s.
 
 
 class _Address(NamedTuple):
-    """A bus id on one of the hosts; addresses sort by both."""
+    """A bus id on one of the hosts; addresses are ordered by host, then by bus id."""
 
     host: int
     bus_id: str
@@ -48,7 +48,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class _NcclFile:
-    """The findings of one walk over the file, before GPUs have names."""
+    """The elements found in one walk over the file, before GPUs have names."""
 
     machine: MachineFacts
     hosts: tuple[str, ...]  # their hashes
@@ -56,12 +56,12 @@ class _NcclFile:
     intel: set[str] = field(default_factory=set)
     gpus: dict[_Address, _Gpu] = field(default_factory=dict)
     switches: set[_Address] = field(default_factory=set)
-    # What hangs below a socket or a switch: kind, address (of a NIC: its name), name of what is above, element.
+    # Nodes below a socket or a switch: kind, address (or the name of a NIC), name of the parent, element.
     slots: list[tuple[str, _Address | str, str, Element]] = field(default_factory=list)
     nics: set[str] = field(default_factory=set)
 
     def on(self, host: int, name: str) -> str:
-        """Return a name that no other host has."""
+        """Return a name that is unique among all hosts."""
         return f"host{host}.{name}" if len(self.hosts) > 1 else name
 
 
@@ -154,7 +154,7 @@ def _add_slot(file: _NcclFile, kind: str, address: _Address, socket: str, parent
 
 
 def _add_nic(file: _NcclFile, host: int, bus_id: str, parent: str, element: Element) -> None:
-    """Add a NIC in a slot, or one below a CPU that has no bus id."""
+    """Add a NIC in a slot, or a NIC without a bus id below a CPU."""
     names = [net.get("name") or f"net{net.get('dev', '')}" for net in element.iter("net")]
     own = bus_id or str(len(file.slots))
     name = file.on(host, "nic " + ("+".join(dict.fromkeys(names))[:80] or own))
@@ -167,7 +167,7 @@ def _add_nic(file: _NcclFile, host: int, bus_id: str, parent: str, element: Elem
 
 
 def _name_gpus(file: _NcclFile) -> None:
-    """Name GPUs by the number that the file gives them, if it gives each one of its own; else in order of bus id."""
+    """Name GPUs by their numbers in the file, if these are distinct, else in order of bus id."""
     gpus = list(file.gpus.values())
     for attribute in ("dev", "rank"):
         numbers = [_whole(gpu.element, attribute, -1) if gpu.element is not None else -1 for gpu in gpus]
@@ -198,7 +198,7 @@ def _place(file: _NcclFile) -> None:
 
 
 def _nic_gb_per_s(file: _NcclFile, element: Element, slot_gb_per_s: float) -> float:
-    """Return what a NIC passes on: its ports together, or its slot where that is narrower."""
+    """Return GB/s of a NIC: those of its ports together, or of its slot if that is narrower."""
     total = 0.0
     for net in element.iter("net"):
         megabits = _whole(net, "speed", 0)
@@ -246,10 +246,10 @@ def _add_link(file: _NcclFile, gpu: _Gpu, element: Element, gb_per_s: float) -> 
 
 
 def _unshown(file: _NcclFile) -> str:
-    """Return the kind of links that the GPUs may have though the file shows none, empty where it would show them.
+    """Return the kind of links that the GPUs may have and the file cannot show; empty if it would show them.
 
-    Links stand in ``<gpu>`` elements, which files for ``NCCL_TOPO_FILE`` often leave to NCCL; some have ``<gpu>``
-    elements that NCCL is to complete, and no PCI ids that tell a board with NVLinks from a PCIe card.
+    Links stand in ``<gpu>`` elements, which files for ``NCCL_TOPO_FILE`` often leave to NCCL. Other files have
+    ``<gpu>`` elements for NCCL to complete. Without PCI ids, these do not tell a board with NVLinks from a PCIe card.
     """
     gpus = list(file.gpus.values())
     if not file.has_gpu_elements:

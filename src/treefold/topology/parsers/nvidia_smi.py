@@ -1,8 +1,9 @@
 """``nvidia-smi topo -m``, as people paste it.
 
-The table says how two GPUs or NICs reach each other: NV# (bonded NVLinks), PIX (one PCIe bridge), PXB (several), PHB (a
-host bridge), NODE (two of them), SYS or SOC (between sockets). It shows neither GPU models nor PCIe generations, and
-where NVLink hides the PCIe relation not even which GPUs share a switch. Several machines fit; this reads the narrowest.
+The table has the relation of any two GPUs or NICs: NV# (bonded NVLinks), PIX (one PCIe bridge), PXB (several), PHB (a
+host bridge), NODE (two of them), SYS or SOC (between sockets). GPU models and PCIe generations are not in it. Where
+NVLink hides the PCIe relation, the table does not tell which GPUs share a switch. Several machines fit; the narrowest
+is returned.
 """
 
 from __future__ import annotations
@@ -35,16 +36,19 @@ _MIG = re.compile(r"^[ \t>]{0,80}MIG[ \t\d]", re.MULTILINE)
 _HEADER = re.compile(r"(?:^|[\s\]>:|)}*])GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
 _COLUMN = re.compile(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)|[a-z][a-z_]{0,15}\d[\w.-]{0,40}")
 _HIDES_NVLINKS = re.compile(r"nvidia-smi topo -mp\b")
-_UNKNOWN = "?"  # between two NICs whose rows are cut off
+_UNKNOWN = "?"  # Between two NICs if the rows of both are cut off.
 _ONE_SWITCH, _ONE_SOCKET, _APART = {"PIX", "PXB"}, {"PIX", "PXB", "PHB", "NODE"}, {"SYS", "SOC"}
 _MOST_DIRECT, _MOST = 18, 36  # NVLinks of a GPU to others; of any GPU: more than the former lead to an NVSwitch
 
 
 @dataclass(frozen=True)
 class SmiTable:
-    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``cpus``: the CPUs beside each.
+    """The relations of GPUs and NICs: ``cells[i][j]`` is that of ``names[i]`` to ``names[j]``.
 
-    ``cut``: the names whose rows are cut off and read from the columns of the others.
+    Attributes:
+        cpus: The CPUs near each.
+        cut: The names of rows that were cut off and read from the columns of others.
+
     """
 
     names: tuple[str, ...]
@@ -59,12 +63,12 @@ def matches(text: str) -> bool:
 
 
 def has_peer_access(text: str) -> bool:
-    """Tell whether there is a table of ``nvidia-smi topo -p2p``, which says nothing of links."""
+    """Tell whether there is a table of ``nvidia-smi topo -p2p``, which does not describe links."""
     return _PEERS.search(text) is not None
 
 
 def parse(text: str) -> Topology:
-    """Return the narrowest machine that fits the table; tables of ``nvidia-smi topo -p2p`` beside it are left out.
+    """Return the narrowest machine that fits the table; tables of ``nvidia-smi topo -p2p`` beside it are ignored.
 
     Raises:
         ParseError: a table that is cut off or contradicts itself, or tables of two machines.
@@ -84,7 +88,7 @@ def parse(text: str) -> Topology:
 
 
 def read_table(text: str) -> SmiTable:
-    """Return the table of a paste: prompts, legends, colours and missing separators in the header do not matter.
+    """Return the table in a paste, without prompts, legends and colours; separators may be missing in the header.
 
     Raises:
         ParseError: a row or a part of one is missing, or two cells of one pair differ.
@@ -130,10 +134,10 @@ def _leading_cells(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _completed(table: SmiTable, columns: Sequence[str]) -> SmiTable:
-    """Return a table whose last rows, of NICs, are cut off with these rows, as the columns of the others have them.
+    """Return a table with rows of NICs that were cut off at its end, read from the columns of the other rows.
 
-    The header (``columns``) tells that no row of a GPU is among them. A table that is whole, or lacks more, is returned
-    as it is.
+    The header (``columns``) shows that no row of a GPU is missing. A table that is whole, or lacks more than that, is
+    returned unchanged.
     """
     gpus = [name for name in table.names if _GPU.fullmatch(name)]
     width = len(table.cells[0]) if table.cells else 0
@@ -154,7 +158,7 @@ def _completed(table: SmiTable, columns: Sequence[str]) -> SmiTable:
 
 
 def _check_whole(table: SmiTable, header: str, text: str) -> None:
-    """Refuse rows that are missing or short, and name the cell where it is one that ends them."""
+    """Refuse rows that are missing or short, and name the cell if an unreadable one ends a row."""
     names, cells = table.names, table.cells
     missing = [name for name in re.findall(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)", header) if name not in names]
     short = [name for name, row in zip(names, cells, strict=True) if len(row) < len(names)]
@@ -177,7 +181,7 @@ def _check_whole(table: SmiTable, header: str, text: str) -> None:
 
 
 def _strange_cell(text: str, name: str) -> str:
-    """Return what ends the cells in the row of a name and looks like one; empty where nothing does."""
+    """Return the word after the last cell in the row of ``name`` if it looks like a cell, else an empty string."""
     for line in text.splitlines():
         words = _words(line)
         if words[:1] == [name]:
@@ -200,7 +204,7 @@ def _check_consistent(table: SmiTable) -> None:
 
 
 def _add_nvlinks(machine: MachineFacts, table: SmiTable, gpus: dict[str, str]) -> None:
-    """Add NVLinks: direct ones, or ports of an NVSwitch where a GPU would need more links than any has."""
+    """Add direct NVLinks, or ports of an NVSwitch if a GPU would need more direct links than any GPU has."""
     links = {a: _nvlinks_of(table, a, gpus) for a in gpus}
     if not any(links.values()):
         machine.notes.append("The table shows no NVLink: PCIe only. `topo -mp` hides NVLinks; `topo -m` shows them.")
@@ -232,7 +236,7 @@ def _nvlinks_of(table: SmiTable, gpu: str, gpus: Mapping[str, str]) -> dict[str,
 
 
 def nvlink_guess(links_of_a_gpu: int, counts: set[int], *, switched: bool) -> float:
-    """Return GB/s of one NVLink of a GPU that shows this many: the slowest kind that has them."""
+    """Return GB/s of one NVLink of a GPU with this many: those of the slowest kind that has as many."""
     if links_of_a_gpu > _MOST_DIRECT:
         return rates.nvlink_gb_per_s(100) / 2  # a GB300 shows 36 and is as wide as a B200 with 18
     if links_of_a_gpu > 12:  # noqa: PLR2004 - an A100 has 12
@@ -277,7 +281,7 @@ def _add_pcie(machine: MachineFacts, table: SmiTable, gpus: dict[str, str]) -> N
 def _hang(
     machine: MachineFacts, group: list[int], bridges: Clusters, parent: str, kinds: Sequence[tuple[str, str]]
 ) -> None:
-    """Hang a group below its socket, under one switch; what one bridge joins, under a switch of its own below that."""
+    """Add a group below its socket, under one switch; members below one bridge get a switch of their own below that."""
     parts = bridges.groups(group)
     outer = _add_switch(machine, group, parent, "pcie switch of " if len(parts) == 1 else "pcie switches above ", kinds)
     for inner in parts:
@@ -290,7 +294,7 @@ def _hang(
 def _add_switch(
     machine: MachineFacts, members: list[int], parent: str, title: str, kinds: Sequence[tuple[str, str]]
 ) -> str:
-    """Add a switch above several members, and return what they hang on."""
+    """Add a switch above several members and return the name of their new parent."""
     if len(members) == 1:
         return parent
     name = title + kinds[members[0]][0]

@@ -19,8 +19,8 @@ _LINK_KEYS = {"between", "gb_per_s", "alpha_us", "kind"}
 _START = re.compile(r"""\s*(?:\{\s*(?:["'}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _MOST_ALPHA_US = 1e9
 MAX_DEVICES = 256
-_SMALL = 32  # whole numbers up to this may be counts or weights
-_OWN_MEMORY = 4.0  # a diagonal so many times the rest is each device's own memory
+_SMALL = 32  # Whole numbers up to this may be counts or weights.
+_OWN_MEMORY = 4.0  # If the diagonal is larger than the rest by this factor, it is each device's own memory.
 Matrix = list[list[float]]
 
 
@@ -43,7 +43,7 @@ def parse(text: str) -> Topology:
 
 
 def read_json(text: str) -> Any:
-    """Return what a text of JSON holds.
+    """Return the value of a JSON text.
 
     Raises:
         ParseError: broken JSON, or two of them.
@@ -111,7 +111,7 @@ def _add_link(builder: TopologyBuilder, where: str, link: object) -> None:
 
 
 def _pair(where: str, value: object, most: float) -> tuple[float | None, float | None]:
-    """Return the two directions of a number or a pair of numbers; null is a direction that is not there."""
+    """Return the two directions of a number or a pair of numbers; null is a missing direction."""
     pair: list[Any] = value if isinstance(value, list) else [value, value]
     if len(pair) != 2 or not all(item is None or is_number(item) for item in pair):  # noqa: PLR2004 - two directions
         raise ParseError.bad_field(where, value, "a number, or a pair [to, back]")
@@ -161,7 +161,7 @@ def _machine_of_matrix(data: object) -> Topology:
 
 
 def _refuse(data: dict[str, Any]) -> None:
-    """Refuse what is known and no machine, by name."""
+    """Refuse known files that do not describe a machine, by name."""
     holders = [name for name, value in data.items() if isinstance(value, dict) and "m" in value]
     if holders and len(holders) == len(data):
         raise ParseError.several(holders)
@@ -173,7 +173,7 @@ def _refuse(data: dict[str, Any]) -> None:
 
 
 def _bare(matrix: Matrix) -> Topology:
-    """Return the machine of a matrix without a unit, if its numbers can only be GB/s."""
+    """Return the machine of a matrix without a unit, if its numbers can be nothing but GB/s."""
     count = len(matrix)
     values = [matrix[i][j] for i in range(count) for j in range(count) if i != j]
     diagonal = [matrix[i][i] for i in range(count)]

@@ -28,7 +28,7 @@ def matches(text: str) -> bool:
 
 
 def parse(text: str) -> Topology:
-    """Return the machine of the tables; the narrowest where they leave something open.
+    """Return the machine of the tables; the narrowest if several fit.
 
     Raises:
         ParseError: tables that are cut off, contradict themselves, or have no link types.

@@ -1,1 +1,1 @@
-"""Which method an all-reduce of one machine gets: trees, rings, hosts, compared by predicted times."""
+"""Chooses the method of an all-reduce on one machine: trees, rings or hosts, compared by predicted times."""

@@ -1,4 +1,4 @@
-"""The methods of one machine compared by their predicted times, and the table of sizes that follows, with reasons."""
+"""Compares the methods of one machine by predicted times, and makes the table of sizes with reasons."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from treefold.topology.cost.simulation import MovementTimes
 from treefold.topology.graph import Topology
 from treefold.topology.planning.registry import DIRECT, METHODS, PLAN, RINGS, TABLE, MachineMethods, entry_of
 
-MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond, the closed form must do
-_NEAR = 2.0  # methods that the closed form puts within this factor of the best are simulated
-_MOST_DIRECT = 64  # devices: each owns a slice, which costs 2·(n − 1) copies
-_PACKS = 8  # trees of an equal share that are compared beside the full packing
-SMALLEST, LARGEST = 2**12, 2**28  # bytes between which methods are compared; beyond, what is best stays best
-_FINENESS = 2.0**0.5  # borders between methods are sought to this factor of size
+MOST_SIMULATED = 16  # Devices of a machine that is simulated chunk by chunk; larger ones use the closed form.
+_NEAR = 2.0  # Methods that the closed form puts within this factor of the best are simulated.
+_MOST_DIRECT = 64  # Devices; each owns a slice, which costs 2·(n − 1) copies.
+_PACKS = 8  # Trees of equal share that are compared beside the full packing.
+SMALLEST, LARGEST = 2**12, 2**28  # Bytes between which methods are compared; outside, the choice stays the same.
+_FINENESS = 2.0**0.5  # Borders between methods are found to this factor of size.
 _UNITS = {"G": 2**30, "M": 2**20, "k": 2**10}
 
 
 class Comparison:
-    """What the methods of one machine take: each is planned once, and each movement is simulated once per size.
+    """The predicted times of one machine's methods. Each method is planned once, and simulated once per size.
 
     Rings share no capacity, so their price is a closed form and needs no plan.
     """
@@ -40,18 +40,18 @@ class Comparison:
 
     @property
     def offers_direct(self) -> bool:
-        """Whether values can go straight between hosts: there are several, and not too many devices for n² copies."""
+        """True if there are several hosts, and few enough devices for n² copies straight between hosts."""
         return len(self.methods.hosts) > 1 and len(self._topology.devices) <= _MOST_DIRECT
 
     def movement(self, name: str) -> Movement:
-        """Return a method's movement of one array on every device."""
+        """Return the movement that a method makes for one array on every device."""
         method = self.methods[name]
         if method not in self._movements:
             self._movements[method] = method.movement(one_array(self._topology.devices))
         return self._movements[method]
 
     def times(self, name: str) -> MovementTimes:
-        """Return what a method takes; on meshes and switches several methods are the same movement."""
+        """Return the times of a method. Methods that make the same movement, as some do on meshes, share them."""
         if name not in self._times:
             movement = self.movement(name)
             # Simulations cost more than comparing two movements, and equal movements take equally long.
@@ -60,21 +60,21 @@ class Comparison:
         return self._times[name]
 
     def simulated_s(self, name: str, nbytes: int) -> float:
-        """Return what a method takes for ``nbytes`` bytes per device."""
+        """Return the simulated seconds of a method for ``nbytes`` bytes per device; rings have a closed form."""
         return self.methods.rings.predict_s(nbytes) if name == RINGS else self.times(name).simulated_s(nbytes)
 
     def near(self, names: Iterable[str], nbytes: int) -> list[str]:
         """Return the methods that may be the fastest, the likeliest first.
 
-        By the closed form, which is off by a third at most.
+        The methods are compared in closed form, which is off by a third at most.
         """
         about = {name: self.times(name).predicted_s(nbytes) for name in names}
         return [name for name in sorted(about, key=about.__getitem__) if about[name] <= _NEAR * min(about.values())]
 
     def contenders(self, names: Iterable[str], nbytes: int) -> list[str]:
-        """Return those near methods that may be as good as the fastest of them and of rings.
+        """Return the near methods that may be as good as the fastest of them and of rings.
 
-        They are simulated. One whose busiest link alone takes longer than another method cannot win, and is not.
+        A method is simulated only if its lower bound, the time of its busiest link, is not above the least time so far.
         """
         found: list[str] = []
         least = self.simulated_s(RINGS, nbytes)
@@ -102,7 +102,7 @@ class Comparison:
         return found | {RINGS: self.methods.rings.predict_s(nbytes)}
 
     def names(self, *uses: str) -> list[str]:
-        """Return the methods of these uses that the machine offers, as they are called on it, the simplest first."""
+        """Return the machine's methods of these uses by name, the simplest first."""
         offered = (name for name, entry in METHODS.items() if entry.use in uses)
         return [
             self.methods.shallow if name == "shallow" else name
@@ -112,14 +112,14 @@ class Comparison:
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
-        """The methods that a table of sizes may name besides rings: those of a depth or a number of trees last."""
+        """The methods besides rings that a table of sizes may name; those with a depth or a number of trees last."""
         names = [*self.names(PLAN, TABLE), f"trees#{_PACKS}"]
         return tuple(sorted(names, key=lambda name: "#" in name))
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """``method`` serves values of at most ``up_to_bytes``, and more than the row before."""
+    """The ``method`` for sizes of at most ``up_to_bytes`` and above those of the row before."""
 
     method: str
     up_to_bytes: float
@@ -129,24 +129,24 @@ class SizeRow:
 class SizeTable:
     """Rows of growing sizes, the last of them infinite, and a sentence for each.
 
-    Printed in the spirit of the specs of TensorFlow's benchmarks: ``oneshot:32k:twoshot:1M:trees#8:inf`` means one shot
-    up to 32 KiB, two shots up to 1 MiB, eight trees beyond.
+    The text resembles the specs of TensorFlow's benchmarks. ``oneshot:32k:twoshot:1M:trees#8:inf`` means one shot up to
+    32 KiB, two shots up to 1 MiB, and eight trees beyond.
     """
 
     rows: tuple[SizeRow, ...]
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return the methods and sizes in a line."""
+        """Return the methods and sizes in one line."""
         return ":".join(f"{row.method}:{size_text(row.up_to_bytes)}" for row in self.rows)
 
 
 def choose(comparison: Comparison) -> SizeTable:
     """Return the fastest method for every size from 4 KiB on, between one replica on each device of a machine.
 
-    It compares one shot, two shots, a star, one tree at a centre, trees of least depth, eight trees, the full packing
-    and rings; between several hosts also an owner per slice, which is chosen where no other is better. Up to 16 devices
-    the best of them are simulated; beyond, all are priced in closed form, as rings always are.
+    Compared are one shot, two shots, a star, one tree at a centre, trees of least depth, eight trees, the full packing
+    and rings. Between several hosts a direct plan with an owner per slice is compared, too, and chosen if no other is
+    better. Up to 16 devices the best methods are simulated. Above, all are priced in closed form, as rings always are.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -158,15 +158,15 @@ def choose(comparison: Comparison) -> SizeTable:
     borders = list[tuple[float, str]]()
     # Which method is the best changes between sizes slowly: where two neighbours agree, nothing is asked in between.
     for low, high in zip([SMALLEST, *sizes], sizes, strict=False):
-        # A method that wins only between two sizes at whose ends another one wins twice is not found: the sizes are a
-        # factor of 4 apart.
+        # Sizes are a factor of 4 apart. If one method wins at two neighbouring sizes, another one that wins only
+        # between them is not found.
         borders += [*_borders(comparison, low, high), (high, comparison.best(high))]
     rows = joined_rows(borders)
     return SizeTable(rows, tuple(_reasons(comparison, rows)))
 
 
 def joined_rows(borders: Sequence[tuple[float, str]]) -> tuple[SizeRow, ...]:
-    """Return the rows of (size, method) by growing size: neighbours of one method joined, the last row infinite."""
+    """Return rows of (size, method) by growing size. Neighbours of one method are joined; the last row is infinite."""
     rows: list[SizeRow] = []
     for size, method in borders:
         if rows and rows[-1].method == method:
@@ -176,9 +176,9 @@ def joined_rows(borders: Sequence[tuple[float, str]]) -> tuple[SizeRow, ...]:
 
 
 def _borders(comparison: Comparison, low: int, high: int) -> list[tuple[float, str]]:
-    """Return the largest size between these at which each method but the last is the fastest.
+    """Return (size, method) between two sizes: the largest size at which each method but the last is the fastest.
 
-    Sizes are halved on a logarithmic scale until one method is best at both ends, or the ends are near each other.
+    The interval is halved on a logarithmic scale until one method is best at both ends, or the ends are close.
     """
     if comparison.best(low) == comparison.best(high):
         return []
@@ -190,7 +190,7 @@ def _borders(comparison: Comparison, low: int, high: int) -> list[tuple[float, s
 
 
 def _reasons(comparison: Comparison, rows: Sequence[SizeRow]) -> list[str]:
-    """Return a sentence per row: what the method is good at, and by how much at the row's upper end."""
+    """Return a sentence per row: the method's strength, and its lead at the row's upper end."""
     sentences, low = [], 0.0
     for row in rows:
         # Only sizes that were compared have prices; the largest of the row is its upper end, or next to it.
@@ -206,7 +206,7 @@ def _reasons(comparison: Comparison, rows: Sequence[SizeRow]) -> list[str]:
 
 
 def size_text(nbytes: float) -> str:
-    """Return bytes as a table writes them, exactly; k, M and G are powers of 1024.
+    """Return bytes in the notation of a table, exactly; k, M and G are powers of 1024.
 
     >>> size_text(49152), size_text(1000), size_text(math.inf)
     ('48k', '1000', 'inf')

@@ -1,12 +1,13 @@
-"""What each host should own in a direct plan: the shares that let the busiest port end first; exact.
+"""The shares of the values that hosts own in a direct plan, exactly: those that minimise the busiest port's time.
 
-Host h sends its c contributions to all slices that others own, and the results of its own slice x to the other H − 1
-hosts: c·(1 − x) + x·(H − 1) = c + x·(H − 1 − c) of the values leave it. The C − c contributions of others to its slice
-and the results of all other slices come in: x·(C − c) + (1 − x) = 1 + x·(C − c − 1). Both are divided by the rate of
-its port, and the largest time of all is minimised over the shares, whose sum is 1.
+Host h owns the share x and sends c contributions to all slices of other hosts. The results of its own slice go to the
+other H − 1 hosts. So c·(1 − x) + x·(H − 1) = c + x·(H − 1 − c) of the values leave it. The C − c contributions of
+others to its slice arrive, and the results of all other slices. Together they are x·(C − c) + (1 − x) = 1 + x·(C − c −
+1) of the values. Both are divided by the rate of the host's port. The largest of these times is minimised over the
+shares, which add up to 1.
 
-For a given time, each port bears an interval of shares, so the times that are long enough are found by adding up the
-ends of the intervals. No general solver is needed, and fractions keep the result the same on all ranks.
+At a given time, each port allows an interval of shares. A time is long enough if the sums of the intervals' ends
+enclose 1. This needs no general solver, and fractions give the same result on all ranks.
 """
 
 from __future__ import annotations
@@ -25,11 +26,19 @@ Ends = tuple[str, str]
 def host_shares(
     topology: Topology, hosts: Sequence[Sequence[str]], contributions: Sequence[Fraction | float]
 ) -> tuple[Fraction, ...]:
-    """Return the share of the values that each host should own; of several that are best, that nearest to port speeds.
+    """Return the share of the values that each host should own; of several best ones, the nearest to port speeds.
 
-    ``hosts``: the devices of each. ``contributions``: how often each host sends a slice, in units of a result: its
-    number of replicas, or 1 if it folds them first. Of links, only each host's own are counted: the narrowest cut
-    between its devices and all others. What several hosts share, such as the trunk of a rack, is not.
+    Only each host's own links count: the narrowest cut between its devices and all others. Links that several hosts
+    share, such as the trunk of a rack, do not count.
+
+    Args:
+        topology: the machine.
+        hosts: the devices of each host.
+        contributions: how often each host sends a slice, in units of a result: its number of replicas, or 1 if it folds
+            them first.
+
+    Returns:
+        A fraction for each host; they add up to 1.
 
     Raises:
         TopologyError: a device that is not there.
@@ -49,7 +58,7 @@ def host_shares(
 def shares_of_ports(
     rates: Sequence[tuple[Fraction, Fraction]], contributions: Sequence[Fraction | float]
 ) -> tuple[Fraction, ...]:
-    """Return the shares of hosts whose ports carry so many bytes per second out and in."""
+    """Return the shares of hosts by the ``rates`` of their ports: (out, into) in bytes per second."""
     if len(rates) == 1:
         return (Fraction(1),)
     ports = _ports(rates, [Fraction(number) for number in contributions])
@@ -58,7 +67,7 @@ def shares_of_ports(
 
 
 class _Line(NamedTuple):
-    """A time that grows with the share x: (constant + slope·x) / rate."""
+    """A time that is linear in the share x: (constant + slope·x) / rate."""
 
     constant: Fraction
     slope: Fraction
@@ -68,13 +77,13 @@ class _Line(NamedTuple):
         return (self.constant + self.slope * share) / self.rate
 
     def share(self, seconds: Fraction) -> Fraction:
-        """Return the share at which it takes so long; the slope is not 0."""
+        """Return the share at which the line has this time; the slope is not 0."""
         return (self.rate * seconds - self.constant) / self.slope
 
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """The port of a host: one line for what goes out, one for what comes in."""
+    """The port of a host: one line for bytes out, and one for bytes in."""
 
     lines: tuple[_Line, _Line]
 
@@ -86,19 +95,19 @@ class _Port:
         return max(line.seconds(share) for line in self.lines)
 
     def most(self, seconds: Fraction) -> Fraction:
-        """Return the largest share that the port bears in so many seconds; there is one."""
+        """Return the largest share that the port can own within ``seconds``, which are enough for some share."""
         return min([line.share(seconds) for line in self.lines if line.slope > 0] + [Fraction(1)])
 
     def least(self, seconds: Fraction) -> Fraction:
-        """Return the smallest such share: whoever brings many contributions sends less by owning more."""
+        """Return the smallest such share: a host with many contributions sends less if it owns more."""
         return max([line.share(seconds) for line in self.lines if line.slope < 0] + [Fraction(0)])
 
     @property
     def corners(self) -> list[Fraction]:
-        """The shares at which the port's time, or what it bears, may change its slope."""
+        """The shares at which the port's time, or the share that it can own, may change its slope."""
         one, two = self.lines
         # Both lines take equally long where (a + b·x) / r = (c + d·x) / s.
-        # Crossings outside of 0 to 1 are moved to an end: a corner too many does no harm, and one too few would.
+        # Crossings outside of 0 to 1 are moved to an end: an extra corner does no harm, and a missing one would.
         steepness = one.slope * two.rate - two.slope * one.rate
         crossing = (two.constant * one.rate - one.constant * two.rate) / steepness if steepness else Fraction(0)
         return [Fraction(0), Fraction(1), min(max(crossing, Fraction(0)), Fraction(1))]
@@ -113,19 +122,20 @@ def _ports(rates: Sequence[tuple[Fraction, Fraction]], contributions: Sequence[F
 
 
 def _least_seconds(ports: Sequence[_Port]) -> Fraction:
-    """Return the least time in which all ports can carry shares whose sum is 1.
+    """Return the least time in which all ports can own shares that add up to 1.
 
-    What a port bears at most and at least is linear in time between the times of its corners. So is the sum, between
-    two neighbours of which the first is too short; there the time is solved for.
+    The largest and the smallest share of a port are linear in time between the times of its corners. Their sums over
+    all ports are linear there, too. The time is solved for between two neighbouring corners, of which the first is too
+    short.
     """
     # A port's time is the greater of two lines, hence convex in the share, and least at one of its corners.
-    floor = max(min(port.seconds(share) for share in port.corners) for port in ports)  # before, some port bears nothing
+    floor = max(min(port.seconds(share) for share in port.corners) for port in ports)  # Below, some port allows none.
     if _bear(ports, floor):
         return floor
     # Every time at which an end of some interval begins to move, or stops: a line reaches a corner's share then.
     corners = {line.seconds(share) for port in ports for share in port.corners for line in port.lines}
     times = sorted(time for time in corners | {floor} if time >= floor)
-    # There is such a pair: at the last of these times every port bears any share from 0 to 1.
+    # There is such a pair: at the last of these times every port can own any share from 0 to 1.
     before, after = next(pair for pair in itertools.pairwise(times) if _bear(ports, pair[1]))
     reached = [before]
     for total, is_short in ((_most, Fraction.__lt__), (_least, Fraction.__gt__)):
@@ -138,7 +148,7 @@ def _least_seconds(ports: Sequence[_Port]) -> Fraction:
 
 
 def _bear(ports: Sequence[_Port], seconds: Fraction) -> bool:
-    """Tell whether the ports bear shares whose sum is 1."""
+    """Tell whether the ports can own shares that add up to 1 within this time."""
     # Intervals add up to an interval, so any sum between its ends can be had.
     return _least(ports, seconds) <= 1 <= _most(ports, seconds)
 
@@ -152,7 +162,7 @@ def _least(ports: Sequence[_Port], seconds: Fraction) -> Fraction:
 
 
 def _level(ports: Sequence[_Port], seconds: Fraction) -> tuple[Fraction, ...]:
-    """Return shares in proportion to the ports' rates, as far as each port bears them, whose sum is 1."""
+    """Return shares that add up to 1, in proportion to the ports' rates within the bounds of each port."""
     bounds = [(port.least(seconds), port.most(seconds), port.rate) for port in ports]
 
     def shares(level: Fraction) -> list[Fraction]:
@@ -169,7 +179,7 @@ def _level(ports: Sequence[_Port], seconds: Fraction) -> tuple[Fraction, ...]:
 
 
 def port_rates(topology: Topology, devices: Collection[str]) -> tuple[Fraction, Fraction]:
-    """Return the bytes per second that can leave these devices for all others, and that can come from them; exact.
+    """Return the bytes per second from these devices to all others, and back, as exact fractions.
 
     >>> from treefold.topology import known_topology
     >>> [int(rate) for rate in port_rates(known_topology("2x8_h100"), [f"gpu:{number}" for number in range(8)])]
@@ -177,15 +187,15 @@ def port_rates(topology: Topology, devices: Collection[str]) -> tuple[Fraction, 
     """
     inside, outside = set(devices), set(topology.devices) - set(devices)
     there = topology.capacities
-    # What can come in is what can go out with all links turned round.
+    # The rate into the devices is the rate out of them with all links reversed.
     back = {(target, source): width for (source, target), width in there.items()}
     return _largest_flow(there, inside, outside), _largest_flow(back, inside, outside)
 
 
 def _largest_flow(capacities: Mapping[Ends, Fraction], sources: Collection[str], sinks: Collection[str]) -> Fraction:
-    """Return the largest flow, along shortest augmenting paths (Edmonds and Karp 1972).
+    """Return the largest flow, found along shortest augmenting paths (Edmonds and Karp 1972).
 
-    It equals the narrowest cut (Ford and Fulkerson 1956). Shortest paths bound the number of augmentations by
+    The flow equals the narrowest cut (Ford and Fulkerson 1956). Shortest paths bound the number of augmentations by
     nodes·links, whatever the capacities are.
     """
     room = dict(capacities)
@@ -212,7 +222,7 @@ def _path(
     sources: Collection[str],
     sinks: Collection[str],
 ) -> list[Ends]:
-    """Return the links of a shortest path that has room; none if there is no path."""
+    """Return the links of a shortest path with room on every link, or no links if there is no such path."""
     before: dict[str, str] = {}
     # All sources at distance 0, and the first sink ends the search: as if one node fed them all, and one drained them.
     layer, seen = [*sources], set(sources)

@@ -1,6 +1,6 @@
-"""Every method by name: what is said of it, and what makes it on a machine.
+"""The table of methods by name: the words for each, and the function that makes it on a machine.
 
-To add one: a function that returns a ``Method``, and its line in ``METHODS``, which says where it is compared.
+To add one, write a function that returns a ``Method``, and its line in ``METHODS``, which says where it is compared.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DIRECT, RINGS = "direct", "rings"
 
 
 class MachineMethods:
-    """The methods of one machine, each made once: their trees from one packer, their rings from one search.
+    """The methods of one machine, each made once, from one tree packer and one search for rings.
 
-    Names are the keys of ``METHODS``; a number behind ``#`` is that of trees, or of edges between a root and its
+    Names are the keys of ``METHODS``. A number after ``#`` is a number of trees, or of edges between a root and its
     devices: ``"trees#8"``, ``"shallow#2"``.
     """
 
@@ -62,28 +62,28 @@ class MachineMethods:
 
     @functools.cached_property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of each host, by their places among the machine's."""
+        """The devices of each host, by their indexes among the machine's devices."""
         place = {device: number for number, device in enumerate(self.topology.devices)}
         return tuple(tuple(place[device] for device in devices) for devices in host_groups(self.topology))
 
     @property
     def shallow(self) -> str:
-        """The name of the trees of least depth."""
+        """The name of the method that uses trees of least depth."""
         return f"shallow#{self.radius}"
 
     @property
     def radius(self) -> int:
-        """The least depth that a tree over all devices needs, an edge being a route through no other device."""
+        """The least depth of a tree over all devices, if an edge is a route that passes no device."""
         return min(max(hops.values()) for hops in self._hops.values())
 
     @property
     def centre(self) -> str:
-        """The device that all others reach over the fewest edges, the first of these."""
+        """The device from which the farthest other is the fewest edges away, and then all others together."""
         return min(self._hops.items(), key=lambda item: (max(item[1].values()), sum(item[1].values())))[0]
 
     @functools.cached_property
     def _hops(self) -> dict[str, dict[str, int]]:
-        """The number of edges between every two devices, where devices forward."""
+        """The number of edges between every two devices, if devices forward."""
         adjacent = grouped(shortest_hops(self.topology))
         found = {}
         for start in self.topology.devices:
@@ -97,10 +97,15 @@ class MachineMethods:
 
 
 class MethodEntry(NamedTuple):
-    """What is said of a method: its ``label`` in tables of times, and the ``reason`` why a table of sizes has it.
+    """The words for a method, and the function that makes it.
 
-    ``on``: makes it on a machine, given the number in its name. ``use``: ``PLAN`` if ``treefold plan`` and tables of
-    sizes may choose it, ``TABLE`` if tables alone, ``BASELINE`` if others do it.
+    Attributes:
+        label: Its name in tables of times.
+        reason: The reason that a table of sizes gives for it.
+        on: Makes the method on a machine, given the number in its name.
+        use: A method is ``PLAN`` if ``treefold plan`` and tables of sizes may choose it, ``TABLE`` if only tables may,
+            and ``BASELINE`` if others use it.
+
     """
 
     label: str
@@ -110,7 +115,7 @@ class MethodEntry(NamedTuple):
 
 
 def _direct(machine: MachineMethods) -> Method:
-    """Return the direct method with shares by port speed; hosts of several devices fold theirs first, as trees do."""
+    """Return the direct method with shares by port speed. Hosts of several devices fold theirs first, as trees do."""
     devices = machine.topology.devices
     groups = [[devices[place] for place in places] for places in machine.hosts]
     shares = host_shares(machine.topology, groups, [1] * len(groups))
@@ -167,5 +172,5 @@ METHODS: Mapping[str, MethodEntry] = {
 
 
 def entry_of(name: str) -> MethodEntry:
-    """Return what is said of a method, whatever its number."""
+    """Return the entry of a method, whatever the number in its name."""
     return METHODS[name.partition("#")[0]]

@@ -1,6 +1,6 @@
-"""Rings: every device passes on to the next one; as many side by side as the links have room for.
+"""Rings, as many side by side as the links have room for; every device passes values on to the next.
 
-NCCL and RCCL move large values like this, so it is what other plans have to be compared with.
+NCCL and RCCL move large values like this, so rings are the baseline for other plans.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ Route = tuple[str, ...]
 Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
 Order = tuple[str, ...]
 Links = tuple[Ends, ...]
-_MOST_RINGS = 32  # as many channels as NCCL opens
-_MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
-_MOST_IN_VAIN = 10  # attempts that find no ring at all
-_STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
+_MOST_RINGS = 32  # As many channels as NCCL opens.
+_MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # For rings of one width; known machines need some hundred steps.
+_MOST_IN_VAIN = 10  # Attempts without any ring before the search ends.
+_STEPS_PER_DEVICE = 20  # For one ring; then the search restarts with another order of the links.
 
 
 @dataclass(frozen=True, slots=True)
 class RingPacking:
-    """Rings that share no capacity: ``orders`` of the devices, the last of each sends to its first.
+    """Rings that share no capacity. Each has an equal part of the values.
 
-    ``bytes_per_s``: what every link of every ring carries for it; the rings have equal parts of the values.
-    ``alpha_s``: the latency of a hop, on average over the n − 1 that values take to their root.
+    Attributes:
+        orders: The devices of each ring; the last one sends to the first.
+        bytes_per_s: The bandwidth that every link has for each ring on it.
+        alpha_s: The latency of a hop: the mean over the n − 1 hops of a pack to its root.
+
     """
 
     orders: tuple[tuple[str, ...], ...]
@@ -43,20 +46,21 @@ class RingPacking:
 
     @property
     def total(self) -> Fraction:
-        """Bytes per second of all rings together, each link of theirs counted once."""
+        """Bytes per second of all rings together, in one direction around each."""
         return len(self.orders) * self.bytes_per_s
 
     @property
     def trees(self) -> tuple[SpanningTree, ...]:
-        """All rings as trees: n packs per ring, whose shares are equal."""
+        """All rings as trees of equal share: n packs per ring."""
         count = len(self.orders)
         found = [tree for order in self.orders for tree in ring_trees(order)]
         return tuple(SpanningTree(tree.share / count, tree.root, tree.up, tree.down) for tree in found)
 
     def predict_s(self, nbytes: float) -> float:
-        """Return T = 2·(n − 1)·(alpha + S/(n·c)), launch included: ``nbytes`` bytes per device along the rings.
+        """Return T = 2·(n − 1)·(alpha + S/(n·c)), launch included, for ``nbytes`` bytes per device along the rings.
 
-        Every one of n packs goes around the ring to its root and around once more. Source: Patarasuk and Yuan 2009.
+        Each of n packs goes around the ring to its root, and its result around once more. Source: Patarasuk and Yuan
+        2009.
         """
         count = len(self.orders[0])
         if count == 1:
@@ -67,8 +71,8 @@ class RingPacking:
 def ring_trees(order: Sequence[str]) -> tuple[SpanningTree, ...]:
     """Return the trees that together are a ring: n packs, the i-th folded around the ring up to its i-th device.
 
-    From there its result goes on around. Every link of the ring carries 2·(n − 1)/n of the values. ``order``: the
-    devices; the last one sends to the first.
+    From there its result goes on around the ring. Every link of the ring carries 2·(n − 1)/n of the values. ``order``:
+    the devices; the last one sends to the first.
 
     >>> [tree.root for tree in ring_trees(["gpu:0", "gpu:1", "gpu:2"])]
     ['gpu:0', 'gpu:1', 'gpu:2']
@@ -85,11 +89,11 @@ def ring_trees(order: Sequence[str]) -> tuple[SpanningTree, ...]:
 
 
 def pack_rings(topology: Topology) -> RingPacking:
-    """Return rings through all devices, as NCCL packs them: those of one width that together carry most.
+    """Return rings through all devices, as NCCL packs them: of all widths, the one at which rings together carry most.
 
-    One per direction of each NVLink or xGMI that rings can use, one per NIC between hosts, one through a switch at the
-    rate of its ports. At each of the widths that links have, rings are taken out of the links one after another, along
-    shortest routes, until none is left. Where devices make no ring, they forward.
+    There is a ring per direction of each NVLink or xGMI that rings can use, and a ring per NIC between hosts. Through a
+    switch there is one ring, at the rate of its ports. At each width that links have, rings are removed from the links
+    one after another, along shortest routes, until none is left. If devices form no ring, they forward.
 
     >>> from treefold.topology import known_topology
     >>> packing = pack_rings(known_topology("ring:4"))
@@ -122,7 +126,7 @@ def pack_rings(topology: Topology) -> RingPacking:
 
 
 def _widths(topology: Topology) -> list[Fraction]:
-    """Return the widths of links, the narrowest first; of many, as measured links have, a few from end to end."""
+    """Return the widths of links, the narrowest first. If there are many, as of measured links, a few are kept."""
     found = sorted(set(topology.capacities.values()))
     if len(found) <= _MOST_WIDTHS:
         return found
@@ -130,7 +134,7 @@ def _widths(topology: Topology) -> list[Fraction]:
 
 
 def _forwarded(topology: Topology) -> RingPacking:
-    """Return one ring where links join the devices to no ring, as in a line: some hops go through other devices."""
+    """Return one ring for devices that links do not join to a ring, as in a line: some hops pass other devices."""
     order = [topology.devices[0]]
     todo = [topology.devices[0]]
     hops = shortest_hops(topology)
@@ -149,18 +153,18 @@ def _forwarded(topology: Topology) -> RingPacking:
 
 
 def _latency_s(topology: Topology, routes: Sequence[Route]) -> float:
-    """Return the mean latency of a ring's hops without the fastest: a pack crosses all hops but one, at worst these."""
+    """Return the mean latency of a ring's hops without the fastest: the worst case of a pack, which skips one hop."""
     alphas = sorted(alpha_s(topology, route) for route in routes)
     return sum(alphas[1:]) / (len(alphas) - 1)
 
 
 def around(order: Sequence[str]) -> Iterator[Ends]:
-    """Return the hops of a ring, the one that closes it included."""
+    """Return the hops of a ring, including the one from the last device to the first."""
     return zip(order, (*order[1:], order[0]), strict=True)
 
 
 def shortest_hops(topology: Topology) -> dict[Ends, Route]:
-    """Return a route for every pair of devices that are joined without a third: the shortest, of these the widest."""
+    """Return a route for each pair of devices joined without a third: the shortest, and of these the widest."""
     found: dict[Ends, Route] = {}
     for start in topology.devices:
         # Breadth first, so routes are shortest; a layer is settled only when all of it has been seen, so that among the
@@ -182,7 +186,7 @@ def shortest_hops(topology: Topology) -> dict[Ends, Route]:
 
 
 def most_rings(devices: Sequence[str], slots: Slots) -> int:
-    """Return the number of rings after which some device has no link left that leads on, or back to it."""
+    """Return an upper bound on the number of rings: each uses one link out of every device and one into it."""
     out, into = Counter[str](), Counter[str]()
     for (source, target), count in slots.items():
         out[source] += count
@@ -193,10 +197,10 @@ def most_rings(devices: Sequence[str], slots: Slots) -> int:
 def find_rings(
     topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, inner: Sequence[Order]
 ) -> tuple[Order, ...]:
-    """Return as many rings as a search finds, ``most`` at most. More may fit: that none do is not proved.
+    """Return as many rings as a search finds, ``most`` at most; more may fit.
 
-    Each attempt takes the links in another order. ``inner``: rings of the first of several hosts. Every second attempt
-    tries these, opened, and the images of each ring that it finds: on most machines these are the other rings.
+    Each attempt tries the links in another order. ``inner``: rings of the first of several hosts. Every second attempt
+    tries these, opened to paths, and the images of each ring that it finds. On most machines these are the other rings.
     """
     best: list[Order] = []
     hosts = host_groups(topology)
@@ -206,7 +210,7 @@ def find_rings(
         # Seeded by the attempt, so that a machine has the same rings in every process.
         rng = random.Random(attempt)  # noqa: S311 - no secret
         room.empty(slots, rng if attempt else None)
-        # Every second attempt takes free rings only: images of one ring fill links in a pattern that may be a dead end.
+        # Every second attempt uses no images: those of one ring fill links in a pattern that may be a dead end.
         found: list[Order] = []
         for order in likely if attempt % 2 == 0 else ():
             if len(found) < most and room.take(order):
@@ -224,7 +228,7 @@ def find_rings(
 
 
 def host_groups(topology: Topology) -> list[Order]:
-    """Return the devices by host: joined without a NIC and without a link of kind ``"net"``."""
+    """Return the devices by host: groups that are joined without a NIC and without a link of kind ``"net"``."""
     local = {(link.source, link.target) for link in topology.links if link.kind != "net"}
     names = [node.name for node in topology.nodes if node.kind != "nic"]
     beside = {name: [o for o in names if {(name, o), (o, name)} <= local] for name in names}
@@ -235,8 +239,8 @@ def host_groups(topology: Topology) -> list[Order]:
 def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
     """Yield rings over an even number of equal hosts, each made from one of the rings of the first host.
 
-    The host's ring is opened to a path, which the hosts walk forwards and backwards in turn. A ring that is opened
-    before a device comes in over that device's NIC and leaves over the NIC of the one before it.
+    The host's ring is opened to a path, which the hosts follow forwards and backwards in turn. A ring that is opened
+    before a device enters through that device's NIC and leaves through the NIC of the device before it.
     """
     size = len(hosts[0])
     if len(hosts) % 2 or size == 1 or {len(host) for host in hosts} != {size}:
@@ -252,7 +256,7 @@ def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
 
 
 def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
-    """Return a ring shifted by 1, 2 … positions in each of several equal hosts, then the other way around."""
+    """Yield a ring shifted by 1, 2 … positions in each of several equal hosts, then its reverse."""
     size = len(hosts[0])
     if len(hosts) > 1 and {len(host) for host in hosts} == {size}:
         position = {device: (host, number) for host in hosts for number, device in enumerate(host)}
@@ -263,7 +267,7 @@ def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
 
 
 class _Room:
-    """The slots that rings have left on each link; a slot has the width of one ring."""
+    """The free slots of each link during a search; a slot has the width of one ring."""
 
     def __init__(self, devices: Sequence[str], hops: Mapping[Ends, Route]) -> None:
         self._devices, self._steps = devices, iter(range(_MOST_STEPS))
@@ -276,12 +280,12 @@ class _Room:
             self._before[target].append((source, links))
 
     def empty(self, slots: Slots, rng: random.Random | None) -> None:
-        """Give all slots back; with an ``rng``, take equally wide links in random order from now on."""
+        """Free all slots; with an ``rng``, equally wide links are tried in random order from now on."""
         self._slots, self._rng = dict(slots), rng
         self._free = Counter(node for link, count in slots.items() if count for node in link)  # links that have room
 
     def take_ring(self) -> Order:
-        """Take a ring out of the slots and return it, or () if the search gives up after a fair number of steps.
+        """Find a ring in the free slots, take them and return it; () if the search gives up after a number of steps.
 
         The search is depth first, with a stack of its own: there may be more devices than Python has frames.
         """
@@ -294,7 +298,7 @@ class _Room:
             # At 0 it stays: no device is tried any more, so the path is given back hop by hop, and the search ends.
             left -= bool(left)
             if device is not None and next(self._steps, None) is not None:
-                # Taken while the search goes on: two hops of one path may share a link, which has room for both or not.
+                # The slot is taken at once: two hops of one path may share a link, which has room for both or not.
                 self._use((path[-1], device), 1)
                 path.append(device)
                 seen.add(device)
@@ -324,13 +328,13 @@ class _Room:
         return True
 
     def _onward(self, path: Sequence[str], seen: set[str]) -> list[str]:
-        """Return the devices that a path may go to next: over the widest links first.
+        """Return the devices to which a path may go next: over the widest links first.
 
-        Of equally wide ones those with the fewest free links come first, as in Warnsdorff's rule for knight's tours: a
-        device that is left for later may have become unreachable.
+        Of equally wide links, those to devices with the fewest free links come first, as in Warnsdorff's rule for
+        knight's tours. A device that is left for later may become unreachable.
         """
         here, first = path[-1], path[0]
-        # Without this test the search finds out only at full length, after all orders of what lies between.
+        # Without this test the search would notice only at full length, after all orders of the devices in between.
         if not any(self._width(links) for device, links in self._before[first] if device not in seen):
             return []  # no device is left that leads back to the first one
         widths = {device: self._width(links) for device, links in self._next[here] if device not in seen}
@@ -340,14 +344,14 @@ class _Room:
         return sorted(found, key=lambda device: (-widths[device], self._free[device]))
 
     def _width(self, links: Links) -> int:
-        """Return the number of rings that the links of a hop still have room for; the path may use some of them."""
+        """Return the number of rings for which the links of a hop still have room."""
         # Called a million times on large machines: ``map`` is faster than a list or a generator.
         if len(links) == 1:
             return self._slots[links[0]]
         return min(map(self._slots.__getitem__, links)) if links else 0
 
     def _use(self, pair: Ends, count: int) -> None:
-        """Take a slot of every link of a hop (1), or give it back (-1)."""
+        """Take a slot of every link of a hop (1), or free it again (-1)."""
         for link in self._links[pair]:
             self._slots[link] -= count
             if self._slots[link] == (count < 0):  # the last slot was taken, or is the first to be there again

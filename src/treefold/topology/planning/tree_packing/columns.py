@@ -1,10 +1,14 @@
 """Column generation: trees are the columns of a linear program, and cheapest spanning trees solve its pricing problem.
 
-    maximise Σ x_T   where   Σ_T load_r(T)·x_T ≤ c_r   for every row r
+The program maximises Σ x_T under one constraint for every row r:
 
-The dual solution gives every row a price. If the cheapest tree at these prices costs at least 1, the program is solved;
-else that tree is the next column (Gilmore and Gomory 1961). Any prices l ≥ 0 bound X from above, by weak duality:
-X·(cost of the cheapest tree at l) ≤ Σ_T x_T·(cost of T) = Σ_r l_r·Σ_T load_r(T)·x_T ≤ Σ_r c_r·l_r.
+    Σ_T load_r(T)·x_T ≤ c_r
+
+The dual solution gives every row a price. If the cheapest tree at these prices costs at least 1, the program is solved.
+Otherwise that tree is the next column (Gilmore and Gomory 1961). By weak duality, any prices l ≥ 0 bound X = Σ_T x_T
+from above.
+
+    X·(cost of the cheapest tree at l) ≤ Σ_T x_T·(cost of T) = Σ_r l_r·Σ_T load_r(T)·x_T ≤ Σ_r c_r·l_r
 """
 
 from __future__ import annotations
@@ -22,13 +26,16 @@ from treefold.errors.words import counted, some
 from treefold.keyed import grouped
 from treefold.topology.planning.tree_packing.network import Array, Indices, Network, Route, Routes
 
-_TIE_BREAK = 1e-10  # part of the total price that prefers, among cheapest trees, those of few and wide links
-_TOWARDS_BEST = 0.5  # weight of the best bound's prices (dual stabilisation); without it, twice the columns are needed
-# Below this weight the mix is tried no further: halving alone would never reach the dual prices themselves.
+# The part of the total price that prefers, among cheapest trees, those of few and wide links.
+_TIE_BREAK = 1e-10
+# The weight of the best bound's prices (dual stabilisation). Without it, twice as many columns are needed.
+_TOWARDS_BEST = 0.5
+# A smaller weight counts as 0: halving alone would never reach the dual prices themselves.
 _NEARLY_NONE = 0.1
-# Not 0: with a cost of 1 but for rounding, a column of the program would be added to it again, for ever.
-_VIOLATED = 1e-9  # how far below 1 a new column's cost must be
-_SMALL = 16  # up to this many devices the linear program alone takes no longer
+# How far below 1 the cost of a new column must be. With 0, rounding would add columns again and again, for ever.
+_VIOLATED = 1e-9
+# Up to this many devices the linear program alone takes no longer.
+_SMALL = 16
 _ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
 # The ε of Garg and Könemann: smaller values come closer to the optimum, and need more rounds. It need not come close,
 # because the linear program weighs the trees again.
@@ -38,10 +45,15 @@ Pairs = list[tuple[int, int]]  # (parent, child), parents first
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A tree: values travel along ``up`` to ``root``, results along ``down`` from it.
+    """A tree: values travel along ``up`` to ``root``, and results along ``down`` from it.
 
-    Edges are (sender, receiver); ``route_of`` has the route of each. ``is_mirrored``: ``down`` is ``up`` backwards, so
-    any device can be the root. ``loads``: how often the tree crosses each row.
+    Attributes:
+        up: Edges as (sender, receiver), leaves first.
+        down: Edges as (sender, receiver), the root first.
+        route_of: The route of each edge.
+        loads: How often the tree crosses each row.
+        is_mirrored: True if ``down`` is ``up`` backwards, so that any device can be the root.
+
     """
 
     root: int
@@ -65,7 +77,7 @@ Oracle = Callable[[Array], list[Priced]]  # prices → trees, the cheapest first
 
 @dataclass(frozen=True)
 class InitialColumns:
-    """Columns to begin with, and prices that bound well already."""
+    """Columns to begin with, and prices that prove a bound close to the optimum."""
 
     columns: tuple[Column, ...]
     prices: Array
@@ -81,7 +93,7 @@ class Solution:
 
 
 def mirrored_trees(network: Network) -> Oracle:
-    """Return the pricing of trees whose results go back along the edges of the values: minimum spanning trees."""
+    """Return the pricing of trees with results back along the edges of the values: minimum spanning trees."""
 
     def price(prices: Array) -> list[Priced]:
         # An edge between two devices is the cheapest route between them, so one tree may cross a row more than once.
@@ -127,7 +139,7 @@ def _shallow_tree(cost: Array, root: int, max_depth: int) -> tuple[float, Pairs]
 
 
 def directed_trees(network: Network) -> Oracle:
-    """Return the pricing of trees whose edges up and down are chosen separately: two arborescences per root."""
+    """Return the pricing of trees with separate edges up and down: two arborescences per root."""
 
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
@@ -154,19 +166,20 @@ def pack_trees(
     ``groups``: the number of each row's group. Rows of one group are equivalent by symmetry, so one constraint on their
     sum replaces theirs.
 
-    Prices of the dual alone jump between corners from round to round. They are therefore mixed with the prices of the
-    best bound so far (in-out stabilisation), and less so while the mix finds no column that improves the program.
+    Prices of the dual alone jump between corners from round to round. The pricing therefore uses a mix with the prices
+    of the best bound so far (in-out stabilisation). The weight of these shrinks while the mix finds no column that
+    improves the program.
     """
-    # Rows of one group are summed, capacities here and loads below: by convexity, the mean of a solution's images under
-    # the symmetry is a solution as good, and it loads all rows of a group alike.
+    # Rows of one group are summed, capacities here and loads below. This loses nothing: by convexity, the mean of a
+    # solution's images under the symmetry is as good, and it loads all rows of a group alike.
     width: Array = np.bincount(groups, network.width).astype(float)
     # All capacity together costs 1 at these prices, as at the others: the tie-break is then a fixed part of the total.
     first = 1 / (network.width * len(network.width))
     best = start.prices / (network.width @ start.prices)
     cheapest = oracle(best)[0]
     columns = [*start.columns, cheapest.column()]
-    # The total price is 1, so this is Σ c·l / cost. Of shallow trees, whose cheapest is not known, it is only a guess
-    # at which to stop. The bound that is published comes from ``certify``, which prices all trees exactly.
+    # The total price is 1, so this is Σ c·l / cost. For shallow trees it is only a guess at which to stop, because
+    # the cheapest is not known. The published bound comes from ``certify``, which prices all trees exactly.
     bound = 1 / cheapest.cost
     for remaining in reversed(range(max_rounds)):
         loads = np.array([np.bincount(groups, column.loads, len(width)) for column in columns]).T
@@ -222,7 +235,7 @@ def load_scipy_optimize() -> ModuleType:
 
 
 def mirrored_column(network: Network, edges: Sequence[tuple[int, int, Route, Route]]) -> Column:
-    """Return the tree of (parent, child, route down, route up), parents first; its root is the first parent."""
+    """Return the tree of these (parent, child, route down, route up), parents first; its root is the first parent."""
     route_of: dict[tuple[int, int], Route] = {}
     loads = np.zeros(len(network.capacities))
     for parent, child, down, up in edges:
@@ -239,7 +252,7 @@ def mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
 
 
 def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pairs) -> Column:
-    """Return the tree whose values go against the edges ``up``, and whose results go along the edges ``down``."""
+    """Return the tree with values against the edges ``up`` and results along the edges ``down``."""
     climbs = tuple((child, parent) for parent, child in up[::-1])
     route_of = {pair: routes.route(*pair) for pair in (*climbs, *down)}
     loads = np.zeros(len(network.capacities))
@@ -263,7 +276,7 @@ def initial_columns(network: Network, oracle: Oracle) -> InitialColumns:
 def _cheapest_path_trees(network: Network) -> tuple[Column, ...]:
     """Return the tree of cheapest paths from every device.
 
-    These trees are shallow. On meshes and behind switches the optimum needs no others.
+    The optimum on meshes and behind switches needs no trees but these, which are shallow.
     """
     routes = network.routes(1 / network.width)
     cost = routes.cost_there_and_back
@@ -276,7 +289,7 @@ def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
     """Return trees found by multiplicative weights, and the prices of the best bound (Garg and Könemann 2007).
 
     Each tree is the cheapest at prices that grow exponentially with the load of the trees before it. A few rounds find
-    the trees that an optimum is made of; the linear program then weighs them.
+    the trees of which an optimum is made. The linear program then weighs them.
     """
     load = np.zeros(len(network.width))
     columns: dict[tuple[float, ...], Column] = {}
@@ -301,7 +314,7 @@ def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
 def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> tuple[float, Pairs]:
     """Return the cost and edges of the minimum spanning tree of a symmetric matrix (Prim, O(n²)).
 
-    With ``max_depth``, no device is farther from ``root`` than so many edges. The tree is then good but not always the
+    With ``max_depth``, every device is at most that many edges from ``root``. The tree is then good but not always the
     cheapest, because that problem is NP-hard. The cost is infinite if no tree is found.
     """
     # ``best``: the cheapest edge from the tree to each device outside. By the cut property, the cheapest of these
@@ -315,7 +328,7 @@ def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> t
     total, pairs = 0.0, Pairs()
     for _ in range(len(cost) - 1):
         child = int(best.argmin())
-        # All are infinite: what is left is not connected, or only devices at the greatest depth lead there.
+        # All are infinite: the other devices are not connected, or only devices at the greatest depth lead there.
         total += float(best[child])
         if not np.isfinite(total):
             break
@@ -352,14 +365,14 @@ def cheapest_paths(cost: Array, root: int) -> Pairs:
 
 
 def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
-    """Return the cost and edges of the cheapest tree whose edges lead away from ``root``.
+    """Return the cost and edges of the cheapest tree with edges that lead away from ``root``.
 
-    ``cost[i, j]`` is that of the edge from i to j. Source: Chu and Liu 1965, Edmonds 1967.
-    Costs O(n³): up to n contractions of O(n²) each.
+    ``cost[i, j]`` is that of the edge from i to j. Source: Chu and Liu 1965, Edmonds 1967. Costs O(n³): up to n
+    contractions of O(n²) each.
     """
     children = grouped((parent, child) for child, parent in enumerate(_parents(cost, root)) if child != root)
-    # Numbered by node, parents are in no order; a search from the root puts each before its children, and finds out
-    # whether all nodes are reached: edges of infinite cost may have been chosen where there are no others.
+    # A search from the root puts every parent before its children. It also shows whether all nodes are reached: an
+    # edge of infinite cost is chosen if there is no other.
     pairs, todo = Pairs(), [root]
     while todo:
         parent = todo.pop(0)
@@ -370,7 +383,7 @@ def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
 
 
 def _parents(cost: Array, root: int) -> list[int]:
-    """Return each node's parent.
+    """Return each node's parent in the cheapest arborescence.
 
     If the cheapest edges into each node form a cycle, contract it to one node, solve the smaller problem, and break the
     cycle where the solution enters it.
@@ -404,7 +417,7 @@ def _parents(cost: Array, root: int) -> list[int]:
     for number, node in enumerate(rest):
         if node != root:
             parents[node] = cycle[int(exits[number])] if found[number] == len(rest) else rest[found[number]]
-    # Where the solution enters the cycle, this edge takes the place of the one within: all other members keep theirs.
+    # The edge by which the solution enters the cycle replaces one edge of the cycle. All other members keep theirs.
     source = found[len(rest)]
     parents[cycle[int(entry[source])]] = rest[source]
     return parents

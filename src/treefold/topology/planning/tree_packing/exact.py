@@ -14,13 +14,13 @@ from treefold.topology.planning.tree_packing.columns import Oracle
 from treefold.topology.planning.tree_packing.network import Array, Network
 from treefold.topology.planning.tree_packing.packing import Certificate
 
-_DENOMINATORS = (64, 1024, 10_000)  # tried in turn: the corners of small programs have small denominators
-_FINE_SHARE, _FINE_PRICE = 2**32, 2**28  # used if none fits; sums stay exact in 64 bits and in floats
+_DENOMINATORS = (64, 1024, 10_000)  # Tried in turn: the corners of small programs have small denominators.
+_FINE_SHARE, _FINE_PRICE = 2**32, 2**28  # Used if none fits; sums stay exact in 64 bits and in floats.
 # Shares and prices this small are rounding errors of the solver; kept, they would each become a tree or a link.
 _NEGLIGIBLE = 1e-9
-# HiGHS keeps constraints to 1e-7, so a row that is full at the corner may lack so much in its solution.
+# HiGHS keeps constraints to 1e-7, so a row that is full at the corner may lack this part in its solution.
 _NEARLY_FULL = 1e-7
-_MOST_SOLVED_FOR = 40  # up to this many trees, the exact weights are solved for
+_MOST_SOLVED_FOR = 40  # The most trees for which the exact weights are solved.
 # The loads of a row are summed in 64 bits: 40 weights of 2**44, each crossing the row up to 2**13 times, fit.
 _LARGEST_WEIGHT = 2**44
 
@@ -49,7 +49,7 @@ def exact_shares(network: Network, loads: Array, rates: Array) -> tuple[list[int
 def _corner(network: Network, loads: Array, shares: Array) -> Counts | None:
     """Return exact weights by solving the equations of the full rows; None if no unique, moderate solution is found.
 
-    The optimum of a linear program is a corner: its full rows determine it. The equations are solved by Gauss-Jordan
+    The optimum of a linear program is a corner, which its full rows determine. The equations are solved by Gauss-Jordan
     elimination in fractions.
     """
     # Basic variables alone: the others are 0 at the corner, which leaves as many unknowns as trees that carry anything.
@@ -90,7 +90,7 @@ def _reduced(line: Sequence[Fraction], pivot: Sequence[Fraction], times: Fractio
 
 
 def reached(network: Network, loads: Array, weights: Counts) -> Fraction:
-    """Return the exact bytes per second of trees with these weights; the row of the highest relative load limits it."""
+    """Return the exact bytes per second of trees with these weights, which the fullest row limits."""
     # Loads are whole numbers held as floats, so this loses nothing.
     per_row = loads.astype(np.int64) @ weights
     total = int(weights.sum())
@@ -103,8 +103,8 @@ def reached(network: Network, loads: Array, weights: Counts) -> Fraction:
 def certify(network: Network, oracle: Oracle, prices: Array, *, is_directed: bool) -> Certificate:
     """Return the best exact certificate from these prices, or from prices in inverse proportion to the widths.
 
-    Any whole prices prove a bound, so rounding can only make it weaker, never wrong. Several roundings are tried, and
-    the lowest bound is kept.
+    Any whole prices prove a bound, so rounding can make it weaker but never wrong. Several roundings are tried, and the
+    lowest bound is kept.
     """
     candidates = list[Counts | None]()
     # The second ones need no solver, and are optimal where all links are equally wide and equally useful, as in a ring.
@@ -159,7 +159,7 @@ def _parts(network: Network, prices: Array) -> tuple[tuple[str, ...], ...]:
 
 
 def _is_partition(network: Network, parts: Sequence[Sequence[str]], bound: Fraction) -> bool:
-    """Tell whether the capacity of direct links between the parts, over their number less one, is the bound."""
+    """Tell whether the bound is the capacity of direct links between the parts over their number less one."""
     if not network.is_symmetric or len(parts) < 2:  # noqa: PLR2004 - nothing lies between fewer
         return False
     # The theorem of Tutte and Nash-Williams knows no switches: there, only the prices prove the bound.

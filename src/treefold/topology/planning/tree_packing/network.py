@@ -1,7 +1,7 @@
 """A topology in numbers: rows of capacity, and the cheapest routes between devices at given prices.
 
-A *row* is what the linear program constrains: a link, or both directions of it where they are equally wide. A *span* is
-what a route is made of: a link, or several in a row through carriers that join just two nodes, such as NICs.
+A *row* is one constraint of the linear program: a link, or both directions of it if they are equally wide. A *span* is
+a piece of a route: a link, or several in a row through carriers that join just two nodes, such as NICs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ Route = tuple[str, ...]  # names of nodes, from the device that sends to the dev
 
 
 class Network:
-    """Devices, numbered as in the topology, and what lies between them.
+    """Devices, numbered as in the topology, and the rows and spans between them.
 
-    ``capacities``: exact bytes per second of every row; ``width``: the same as floats, the widest being 1.
+    Attributes:
+        capacities: Exact bytes per second of every row.
+        width: The capacities as floats, in units of the widest.
+
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -34,8 +37,8 @@ class Network:
         self.row_of: dict[tuple[str, str], int] = {}
         capacities: list[Fraction] = []
         for ends, capacity in topology.capacities.items():
-            # A tree that folds up and sends down crosses both directions of its links equally, so where these are
-            # equally wide, one constraint and one price stand for both: half the rows, and the same optimum.
+            # A tree that folds up and sends down crosses both directions of its links equally. If these are equally
+            # wide, one constraint and one price stand for both: half the rows, and the same optimum.
             if self.is_symmetric and ends[::-1] in self.row_of:
                 self.row_of[ends] = self.row_of[ends[::-1]]
             else:
@@ -52,9 +55,9 @@ class Network:
         self._lay_out_ends(len(carriers))
 
     def routes(self, prices: Array) -> Routes:
-        """Return the cheapest routes between all devices where each row costs its price.
+        """Return the cheapest routes between all devices if each row costs its price.
 
-        Costs O(t³ + n·t·(t + n)) for t carriers that join three nodes or more. Exact where the prices are whole numbers
+        Costs O(t³ + n·t·(t + n)) for t carriers that join three nodes or more. Exact if the prices are whole numbers
         below 2³⁰.
         """
         # The pads: row number ``len(prices)`` costs nothing, and span number ``len(cost)``, below, costs infinity.
@@ -67,7 +70,7 @@ class Network:
 
     def crossings(self, down: Route, up: Route) -> Array:
         """Return how often each row is crossed on these routes; a row that stands for both directions counts once."""
-        # On symmetric machines the way up is the way down reversed, on the same rows.
+        # On symmetric machines the route up is the route down reversed, on the same rows.
         rows = self.rows_on(down) + ([] if self.is_symmetric else self.rows_on(up))
         return np.bincount(rows, minlength=len(self.capacities)).astype(float)
 
@@ -131,7 +134,7 @@ class Routes:
 
     @property
     def cost_there_and_back(self) -> Array:
-        """The cost of an edge of a tree in both directions; a row that stands for both is paid once."""
+        """The cost of a tree's edge in both directions; a row that stands for both directions counts once."""
         return self.cost if self._network.is_symmetric else self.cost + self.cost.T
 
     def there_and_back(self, source: int, target: int) -> tuple[Route, Route]:
@@ -173,7 +176,7 @@ def _cheapest(cost: Array, ends: Indices, span_cost: Array) -> Indices:
 
 
 def _through(network: Network, span_cost: Array) -> tuple[Array, Indices, Indices]:
-    """Return costs between carriers, the span from each to a neighbour, and the neighbour to take (Floyd, Warshall)."""
+    """Return costs between carriers, the spans to neighbours, and the next carrier of each route (Floyd, Warshall)."""
     size = network.num_carriers
     cost = np.full((size, size), np.inf)
     chosen = _cheapest(cost, network.between, span_cost)
@@ -215,7 +218,7 @@ def _joined(topology: Topology) -> tuple[list[Route], list[str]]:
 
 
 def _cut_off(carrier: str, kinds: Mapping[str, str], ends: dict[str, set[str]]) -> None:
-    """Drop a carrier that leads nowhere, such as the NIC of a device that takes no part, and those behind it."""
+    """Remove a carrier that leads nowhere, such as the NIC of a device that is left out, and carriers behind it."""
     while carrier in ends and kinds[carrier] != "device" and len(ends[carrier]) < 2:  # noqa: PLR2004 - in and out
         for before in ends.pop(carrier):
             ends[before].discard(carrier)
@@ -223,7 +226,7 @@ def _cut_off(carrier: str, kinds: Mapping[str, str], ends: dict[str, set[str]]) 
 
 
 def _pass_over(carrier: str, ends: dict[str, set[str]], spans: dict[tuple[str, str], list[Route]]) -> bool:
-    """Join the spans at a carrier if they are one in and one out at most, so that their number never grows."""
+    """Join the spans at a carrier that has at most one in and one out, so that the number of spans never grows."""
     around = sorted(ends[carrier])
     pairs = [pair for other in around for pair in ((other, carrier), (carrier, other))]
     if len(around) != 2 or any(len(spans.get(pair, [])) > 1 for pair in pairs):  # noqa: PLR2004 - two ends
@@ -241,6 +244,6 @@ def _pass_over(carrier: str, ends: dict[str, set[str]], spans: dict[tuple[str, s
 
 
 def _padded(rows: Sequence[Sequence[int]], pad: int) -> Indices:
-    """Return one row of numbers per row, the shorter ones filled up."""
+    """Return the rows as one array, with shorter rows filled up by ``pad``."""
     most = max(map(len, rows), default=0)
     return np.array([[*row, *[pad] * (most - len(row))] for row in rows], np.int64).reshape(len(rows), most)

@@ -42,9 +42,9 @@ _MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 300, 4
 _MOST_ROWS_IN_ALL = 10_000  # of the programs that are solved for a machine of many rows
 # Below this, the loss is that of rounding shares to a grid, and no reader could use it.
 _LOSS_WORTH_A_NOTE = 1e-6
-_CARRIES = 1e-9  # the least part of all that a tree carries; less is a rounding error of the solver
-_MOST_DIRECTED = 48  # up to this many devices, asymmetric trees have separate edges up and down
-_LARGEST = 100_000  # entries of the pool's loads that the integer program is given
+_CARRIES = 1e-9  # The least share of a tree; less is a rounding error of the solver.
+_MOST_DIRECTED = 48  # The most devices for which asymmetric trees have separate edges up and down.
+_LARGEST = 100_000  # The most entries of the pool's loads in the integer program.
 # The search is bounded by nodes, not by seconds: on a busy machine a time limit would give other, worse packings.
 _MOST_NODES, _CLOSE = 400, 1e-6
 # Each edge of a balanced tree costs a search of all routes, so there is a bound on edges, not on trees.
@@ -73,18 +73,26 @@ def optimal_packing(
 ) -> TreePacking:
     """Return the trees that reduce and broadcast the most bytes per second on this machine, with the proof.
 
-    ``devices``: those that take part, all by default; the others forward nothing. ``packs``: the number of trees, of
-    equal share; by default as many as the optimum needs. ``max_depth``: the largest number of edges between a device
-    and its root. The bound stays that of all trees, so the gap shows what these limits cost.
+    If links are equally wide in both directions, the gap is 0 but for rounding. Otherwise the edges up and down are
+    planned separately for up to 48 devices, and the bound is that of plans that reduce each element to a root. Above 48
+    devices, both directions use one tree.
 
-    Where links are equally wide in both directions, the gap is 0 but for rounding. Where they are not, the edges up and
-    down are planned separately for up to 48 devices, and the bound is that of plans that reduce each element to a root;
-    above, both use one tree. Above 100 devices, symmetry is used if there is any. Without it, and above 300 links,
-    planning stops at a gap of 1 % or after some rounds (33 programs of 300 links, 4 of 2500), and ``notes`` tell what
-    is lost. Planning takes about 0.1 s for 16 devices and 1 s for 64; where every link has a width of its own, 4 s.
+    Above 100 devices, the planner uses the machine's symmetry. Without symmetry, planning of more than 100 devices or
+    300 links stops at a gap of 1 % or after some rounds (33 for 300 links, 4 for 2500). The ``notes`` then tell what
+    is lost. Planning takes about 0.1 s for 16 devices and 1 s for 64, or 4 s if every link has a width of its own.
 
     Source: the theorem of Tutte (1961) and Nash-Williams (1961) on edge-disjoint spanning trees, as a linear program
     over routed trees, solved by column generation.
+
+    Args:
+        topology: the machine.
+        devices: the devices that take part, all by default. Others forward nothing.
+        packs: the number of trees, of equal share; by default as many as the optimum needs.
+        max_depth: the largest number of edges between a device and its root; by default any. The bound stays that of
+            all trees, so the gap shows the price of ``packs`` and ``max_depth``.
+
+    Returns:
+        The trees with their shares, the bytes per second that they reach, and the certificate.
 
     Raises:
         TopologyError: devices that are not there or do not reach each other; ``packs`` or ``max_depth`` that is not a
@@ -100,10 +108,10 @@ def optimal_packing(
 
 
 class Packer:
-    """Finds the packings of one machine, each once.
+    """Finds the packings of one machine, each once. Packings share the solutions of linear programs.
 
-    Packings share the solutions of linear programs. The program over all trees also gives the prices that prove the
-    bound of every packing; each ``max_depth`` has a program of its own.
+    The program over all trees also gives the prices that prove the bound of every packing. Each ``max_depth`` has a
+    program of its own.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -161,7 +169,7 @@ class Packer:
 
     @cached_property
     def _certificate(self) -> Certificate:
-        """The prices that bound every plan; on asymmetric machines for trees with separate edges up and down."""
+        """The prices that bound every plan; on asymmetric machines those for trees with separate edges up and down."""
         network = self._network
         # On symmetric machines prices are equal in both directions, so a way up and a way down each cost a minimum
         # spanning tree at least, and mirrored trees cost just that. Elsewhere the cheapest tree up and the cheapest
@@ -188,7 +196,7 @@ class Packer:
         return self._solutions[max_depth]
 
     def _has_shallow_optimum(self, max_depth: int) -> bool:
-        """Tell whether the best of all trees are the best of those of bounded depth, too."""
+        """Tell whether some trees of bounded depth are as good as the best of all trees."""
         return all(tree.depth <= max_depth for tree in self.packing().trees)
 
 
@@ -231,12 +239,12 @@ def _pool(network: Network, solution: Solution, shifts: tuple[Shift, ...]) -> _P
         for index, column in enumerate(columns):
             loads[rows, number * len(columns) + index] = column.loads
     # The images share the tree's rate equally, which is the mean of the symmetric solutions. ``tile`` repeats the
-    # columns image after image, the order in which the loads stand and in which ``_trees`` divides its numbers.
+    # columns image after image. The loads have this order, and ``_trees`` relies on it.
     return _Pool(columns, images, loads, np.tile(solution.rates, len(images)))
 
 
 def _used(solution: Solution) -> Solution:
-    """Return a solution with those columns only that carry anything."""
+    """Return a solution with only the columns that carry anything."""
     used = solution.rates > solution.rates.sum() * _CARRIES
     columns = tuple(column for column, is_used in zip(solution.columns, used, strict=True) if is_used)
     return Solution(columns, solution.rates[used], solution.prices)
@@ -290,9 +298,9 @@ def _notes(algbw: Fraction, certificate: Certificate) -> tuple[str, ...]:
 
 
 def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[Column, ...]:
-    """Return trees to add to the pool: with whole numbers of packs, more trees than the optimum's are useful.
+    """Return trees to add to the pool: whole numbers of packs can use more trees than the optimum has.
 
-    They are the cheapest trees at prices with random noise, from a fixed seed.
+    The trees are the cheapest at prices with random noise, from a fixed seed.
     """
     random = np.random.default_rng(len(network.capacities))
     known_loads = {tuple(column.loads) for column in solution.columns}
@@ -338,8 +346,8 @@ def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Cou
     """Return how many of ``packs`` equal packs each tree of the pool carries, for the largest bytes per second.
 
     The integer program minimises the largest load of a row relative to its width. Its search is bounded, so rounding by
-    largest remainders is the alternative, and the better of the two is returned. One pack is the tree that reaches most
-    alone; of equally good ones, that which carries most in the optimum.
+    largest remainders is tried as well, and the better of the two is returned. A single pack gets the tree that reaches
+    most alone; of equally good trees, the one that carries most in the optimum.
     """
     if packs == 1:
         fullest = (loads / network.width[:, None]).max(axis=0)
@@ -385,7 +393,7 @@ def _solve_equal_packs(loads: Array, width: Array, most: Counts, packs: int) -> 
 def rooted_tree(
     topology: Topology, share: Fraction, routes: Mapping[tuple[str, str], Route], num_trees_at: Mapping[str, int]
 ) -> SpanningTree:
-    """Return the tree of these routes, rooted at a device whose latency to the farthest device is least.
+    """Return the tree of these routes. Its root is the device with the least latency to the device farthest away.
 
     ``routes``: both directions of every edge. Among several such devices, the root is the one with the fewest trees so
     far, by ``num_trees_at``, then the first of the topology.
@@ -406,9 +414,9 @@ def rooted_tree(
 def _centres(adjacent: Adjacent) -> set[str]:
     """Return the devices of least eccentricity, which is the latency to the device farthest away.
 
-    In a tree, the device farthest from any device is an end of a longest path. The eccentricity of every device is then
-    the latency to the farther of that path's two ends, so three walks replace one from each device. Where the two
-    directions of a link differ in latency, this is an approximation, which can cost latency but no throughput.
+    In a tree, the device farthest from any device is an end of a longest path. So the eccentricity of every device is
+    the latency to the farther of that path's two ends, and three walks replace one from each device. If the two
+    directions of a link differ in latency, the result is approximate, at a cost in latency but not in throughput.
     """
     start = _farthest(_walk(adjacent, next(iter(adjacent))))
     from_start = _walk(adjacent, start)

@@ -54,17 +54,21 @@ def _ends(routes: tuple[Route, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Prices of links that prove a bound, which anyone can check.
+    """Prices of links that prove a bound, and that anyone can check.
 
-    ``prices``: (source, target, price) of every directed link whose price is not 0; whole numbers. ``cost``: what the
-    cheapest tree costs at these prices, up and down, each edge along its cheapest route. Every plan pays at least
-    ``cost`` per byte, and all links together can be paid at most Σ capacity·price per second. ``bound`` is the
-    quotient, in bytes per second.
+    Every plan pays at least ``cost`` per byte, and all links together can be paid at most Σ capacity·price per second.
+    The quotient of the two is the bound.
 
-    ``parts``: the groups of devices that links of price 0 connect. ``is_partition``: whether the parts alone prove the
-    bound, which is then the capacity between them in one direction, over their number less one (Tutte, Nash-Williams).
-    ``is_directed``: whether links differ in their two directions. The bound is then that of plans that reduce each
-    element to some root and broadcast it from there.
+    Attributes:
+        prices: (source, target, price) of every directed link with a price that is not 0; whole numbers.
+        cost: The price of the cheapest tree, up and down, with each edge along its cheapest route.
+        bound: The bound, in bytes per second.
+        parts: The groups of devices that links of price 0 connect.
+        is_partition: True if the parts alone prove the bound. The bound is then the capacity between them in one
+            direction, over their number less one (Tutte, Nash-Williams).
+        is_directed: True if links differ in their two directions. The bound is then that of plans that reduce each
+            element to some root and broadcast it from there.
+
     """
 
     prices: tuple[tuple[str, str, int], ...]
@@ -79,10 +83,16 @@ class Certificate:
 class TreePacking:
     """Trees for one machine, the bytes per second that they reach, and a proof of the most that any plan can reach.
 
-    ``algbw``: the bytes per second that the trees together reduce and broadcast in a pipeline, within the capacity of
-    every link; exact.
-    ``certificate``: proves ``bound``. ``notes``: sentences for the reader, such as what was lost and why.
-    The model: links are independent and carry both directions at once; only devices combine values.
+    In the model, links are independent and carry both directions at once, and only devices combine values.
+
+    Attributes:
+        devices: The devices that take part.
+        trees: The trees with their shares of the values.
+        algbw: Exact bytes per second that the trees together reduce and broadcast in a pipeline, within the capacity of
+            every link. None for one device.
+        certificate: The proof of the bound. None for one device.
+        notes: Sentences for the reader, such as what was lost and why.
+
     """
 
     devices: tuple[str, ...]
@@ -92,7 +102,7 @@ class TreePacking:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return a line that says what the trees reach."""
+        """Return one line with the bandwidth that the trees reach."""
         amounts = f"{counted(len(self.trees), 'tree')} on {counted(len(self.devices), 'device')}"
         reached, bound = self.algbw_bytes_per_s / 1e9, self.bound_bytes_per_s / 1e9
         return f"<TreePacking: {amounts}, {reached:.4g} of at most {bound:.4g} GB/s>"
@@ -137,7 +147,7 @@ def add_tree(builder: PlanBuilder, pack: Pack, tree: SpanningTree) -> None:
     """Reduce a pack along a tree to its root and send the result back to all of the tree's devices.
 
     The values' devices must be the tree's and the destinations, in any order. A copy from device to device is one hop,
-    whatever lies between them. Costs 2·(n − 1) copies of the pack between n devices.
+    whatever nodes lie between them. Costs 2·(n − 1) copies of the pack between n devices.
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
@@ -171,7 +181,7 @@ def _heights(pairs: Sequence[tuple[str, str]]) -> Mapping[str, int]:
 def _spread(builder: PlanBuilder, pack: Pack, tree: SpanningTree, result: Range, number: int, stage: int) -> None:
     here, depth = {tree.root: result}, {tree.root: 0}
     builder.unpack(result, pack, number, stage)
-    # All copies to one depth share a step: what has arrived in it is passed on, and unpacked, in the next.
+    # All copies to one depth share a step. The next step passes on, or unpacks, the values that arrived in it.
     for route in tree.down:
         parent, child = route[0], route[-1]
         depth[child] = depth[parent] + 1

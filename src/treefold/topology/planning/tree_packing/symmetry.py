@@ -1,8 +1,8 @@
-"""Symmetry of large regular machines: shifts of hosts, and of positions in hosts, that map a machine onto itself.
+"""The symmetry of large regular machines: shifts of hosts, and of positions in hosts, that map a machine onto itself.
 
 Every shift is checked link by link. The mean of a solution's images under all shifts is a solution of the same value,
 because the program is convex; the same holds for prices. Links that shifts map onto each other can therefore share one
-price, and a tree together with all its images loads them equally: the program shrinks to a few rows without loss.
+price, and a tree together with all its images loads them equally. The program shrinks to a few rows without loss.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_shifts(topology: Topology) -> tuple[Shift, ...]:
 
 
 def row_map(network: Network, names: Names) -> Indices:
-    """Return for every row the row that it is shifted to."""
+    """Return for every row the row onto which it is shifted."""
     rows = np.arange(len(network.capacities))
     for (source, target), row in network.row_of.items():
         rows[row] = network.row_of[names[source], names[target]]
@@ -131,12 +131,12 @@ def _grid(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> li
 
 
 def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object, int] | None = None) -> dict[str, int]:
-    """Return a colour per node, by colour refinement: nodes of one colour see the same colours over the same links.
+    """Return a colour per node, by colour refinement: nodes of one colour have equal links to equal colours.
 
-    ``palette`` gives each sight its colour, so two runs that share a palette give comparable colours.
+    ``palette`` maps each pattern of neighbours to its colour. Two runs that share a palette give comparable colours.
     """
     # The Weisfeiler-Leman test in one dimension. Nodes of one colour need not be equivalent; nodes of two colours never
-    # are, which is what keeps the search for candidates short.
+    # are, which keeps the search for candidates short.
     palette = {} if palette is None else palette
     colours: dict[str, int] = {}
     for node in topology.nodes:
@@ -163,7 +163,7 @@ def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object,
 
 
 def _extended(topology: Topology, devices: Names) -> Names | None:
-    """Return a map of all nodes that moves the devices so and keeps every link, or None if none is found."""
+    """Extend a map of the devices to all nodes, so that every link is kept; return None if there is no such map."""
     palette: dict[object, int] = {}
     numbers = {device: number for number, device in enumerate(topology.devices)}
     # Each device has a colour of its own, that of its image on the other side: only the carriers are left to be
