@@ -1,1 +1,1 @@
-"""Measuring reductions: what is run, how it is timed and checked, what it is compared with, how it is written down."""
+"""Measures reductions: the work, the clock, the checks, the baselines and the results."""

@@ -1,8 +1,8 @@
 """The arrays of a measurement: filled, reduced by treefold, and compared element by element with the exact oracle.
 
-Replica r brings 2**r times a small whole number that depends on the position, so that a wrong sum shows which replica
-was lost or counted twice. Contents repeat after a prime number of positions: the exact oracle, which is slow and
-obvious, computes one period, and every element is compared with it. Timed calls in place run on zeros: 0 is the one
+Replica r contributes 2**r times a small whole number that depends on the position, so that a wrong sum shows which
+replica was lost or counted twice. Contents repeat after a prime number of positions. The exact oracle, which is slow
+and obvious, computes one period, and every element is compared with it. Timed calls in place run on zeros: 0 is the one
 value that repeated sums and products leave alone, and no processor computes faster with it.
 """
 
@@ -38,7 +38,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def pattern(work: Work, replica: int, tensor: int) -> Array:
-    """Return one period of what ``replica`` brings for tensor number ``tensor``."""
+    """Return one period of the contribution of ``replica`` to tensor number ``tensor``."""
     dtype = dtype_of(work.dtype)
     period = next(prime for prime in _PRIMES if prime > work.devices or prime == _PRIMES[-1])
     positions = (np.arange(period) + tensor) % period
@@ -63,7 +63,7 @@ def fill(array: Array, period: Array) -> None:
 
 
 def new_input(work: Work, replica: int, tensor: int, *, is_zero: bool = False) -> Array:
-    """Return a new array with a replica's contribution, or with zeros that were written."""
+    """Return a new array with a replica's contribution, or with zeros that have been written."""
     array: Array = np.empty(work.shapes[tensor], dtype_of(work.dtype))
     fill(array, np.zeros(1, array.dtype) if is_zero else pattern(work, replica, tensor))
     return array
@@ -76,7 +76,7 @@ def expected(work: Work, tensor: int) -> Array:
 
 
 def count_wrong(work: Work, tensor: int, result: Array) -> int:
-    """Return how many elements of a result are not, bit by bit, what the oracle says."""
+    """Return how many elements of a result differ in any bit from the oracle's."""
     period = expected(work, tensor)
     if result.dtype != period.dtype or result.shape != work.shapes[tensor]:
         return int(np.prod(work.shapes[tensor]))
@@ -96,7 +96,7 @@ Columns = list[list[Array]]
 
 
 class Arrays:
-    """The contributions to some work, and given arrays for its results."""
+    """The contributions to one work, and given arrays for its results."""
 
     def __init__(self, work: Work) -> None:
         """Allocate and fill the contributions."""
@@ -106,7 +106,7 @@ class Arrays:
         self._given: Columns | None = None
 
     def given(self) -> Columns:
-        """Return arrays of the results' shapes and dtype, the same ones every time, touched before."""
+        """Return arrays of the results' shapes and dtype, the same ones every time; their memory has been written."""
         if self._given is None:
             dtype = expected(self.work, 0).dtype
             self._given = [[np.zeros(shape, dtype) for _ in range(self.work.devices)] for shape in self.work.shapes]
@@ -115,7 +115,7 @@ class Arrays:
         return self._given
 
     def name_owners(self) -> None:
-        """Fill the contributions with values that say whose they are."""
+        """Fill the contributions with values that name their replica."""
         for tensor, column in enumerate(self.sources):
             for replica, array in enumerate(column):
                 fill(array, pattern(self.work, replica, tensor))
@@ -127,7 +127,7 @@ class Arrays:
 
 
 def make_call(arrays: Arrays, work: Work) -> Callable[[], list[Mirrored]]:
-    """Return the call that does ``work``, which may place or accumulate otherwise than the arrays' own."""
+    """Return the call that does ``work``, which may differ from the arrays' own in placement and accumulation."""
     values = [PerReplica(column) for column in arrays.sources]
     ops: CrossDeviceOps
     pairs: list[tuple[PerReplica, PerReplica | str]]
@@ -151,7 +151,7 @@ def make_call(arrays: Arrays, work: Work) -> Callable[[], list[Mirrored]]:
 
 
 def check_call(arrays: Arrays, work: Work) -> int:
-    """Return how many elements of all results one call gets wrong; the contributions name their owners before it."""
+    """Fill the contributions with values that name their owner, and return how many elements of one call are wrong."""
     arrays.name_owners()
     results = make_call(arrays, work)()
     return sum(

@@ -1,6 +1,6 @@
 """Baselines: libraries that do the same work, and the loops that one would write with NumPy and with PyTorch.
 
-The command runs them in its own process; ``benchmarks/memory.py`` runs these and more in processes of their own.
+The command runs them in its own process. ``benchmarks/memory.py`` runs these and more in processes of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSIGNED = ("uint16", "uint32", "uint64")
 
 
 class Baseline(abc.ABC):
-    """One library: holds the contributions, offers its forms of doing the work, shows their results as NumPy arrays."""
+    """One library: holds the contributions, does the work in one or several forms, returns results as NumPy arrays."""
 
     #: Whether one process has all replicas; else each has the replica of its rank.
     has_all_replicas = True
@@ -44,11 +44,11 @@ class Baseline(abc.ABC):
 
     @abc.abstractmethod
     def load(self, *, is_zero: bool) -> None:
-        """Take new contributions in the place of the ones before."""
+        """Replace the contributions by new ones."""
 
     @abc.abstractmethod
     def forms(self) -> Mapping[str, Call]:
-        """Return the forms of the work by name; ``read`` takes what a call returns.
+        """Return the calls of each form of the work by name; ``read`` takes their result.
 
         Raises:
             PeerError: it cannot.
@@ -57,7 +57,7 @@ class Baseline(abc.ABC):
 
     @abc.abstractmethod
     def read(self, result: Any) -> list[list[Array]]:
-        """Return for each tensor the distinct results of one call on this process."""
+        """Return, for each tensor, the distinct results of one call in this process."""
 
     def start(self, form: str) -> None:  # noqa: B027 - most have nothing to prepare
         """Prepare for calls of one form."""
@@ -75,14 +75,14 @@ class NumpyLoops(Baseline):
     _given: list[list[Any]] | None = None
 
     def load(self, *, is_zero: bool) -> None:
-        """Take new contributions, and given arrays for results."""
+        """Replace the contributions by new ones, and allocate given arrays for results."""
         arrays = self.new_inputs(is_zero=is_zero)
         self._columns = [list(map(self._held, column)) for column in arrays]
         if self.work.placement == "out-of-place" and self._given is None:
             self._given = [[self._held(np.ones_like(array)) for array in column] for column in arrays]
 
     def _held(self, array: Array) -> Any:
-        """Return the library's own array on an array's memory."""
+        """Return the library's own array over the memory of a NumPy array."""
         return array
 
     def _operation(self) -> Any:
@@ -96,7 +96,7 @@ class NumpyLoops(Baseline):
         return {f"np.{self._operation().__name__}(out=)": self._one_by_one}
 
     def _targets(self) -> list[list[Any]]:
-        """Return for each tensor the arrays that its result goes to."""
+        """Return, for each tensor, the arrays to which its result is written."""
         if self.work.placement == "in-place":
             return self._columns
         if self._given is not None:
@@ -117,7 +117,7 @@ class NumpyLoops(Baseline):
         return ends
 
     def _finish(self, targets: list[Any]) -> None:
-        """Divide a mean, and give every replica its copy."""
+        """Divide by the number of replicas for a mean, and copy the result for every replica."""
         if self.work.op == "mean":
             targets[0] /= self.work.devices
         for target in targets[1:]:
@@ -129,7 +129,7 @@ class NumpyLoops(Baseline):
 
 
 class TorchLoops(NumpyLoops):
-    """PyTorch's ``add(out=)``, its multi-tensor form, and the sum of a stack, with as many threads as treefold has."""
+    """PyTorch's ``add(out=)``, its multi-tensor form, and the sum of a stack, with as many threads as treefold."""
 
     def __init__(self, work: Work, rank: int = 0) -> None:
         """Store the work, and set PyTorch's threads."""
@@ -146,7 +146,7 @@ class TorchLoops(NumpyLoops):
         return getattr(self._torch, names.get(self.work.op, "add"))
 
     def forms(self) -> Mapping[str, Call]:
-        """Return three forms of a sum, one of anything else."""
+        """Return three forms of a sum, or one form of any other op."""
         ((name, loop),) = super().forms().items()
         forms: dict[str, Call] = {name.removeprefix("np."): loop}
         if self.work.op in {"sum", "mean"} and self.work.devices > 1:
@@ -179,7 +179,7 @@ class TorchLoops(NumpyLoops):
 
 
 def to_torch(array: Array) -> Any:
-    """Return a tensor on an array's memory, bfloat16 included."""
+    """Return a tensor over the memory of an array, bfloat16 included."""
     torch: Any = importlib.import_module("torch")
     if array.dtype.name in _UNSIGNED:
         raise PeerError.lacks("PyTorch", f"arithmetic for {array.dtype.name}")
@@ -189,7 +189,7 @@ def to_torch(array: Array) -> Any:
 
 
 def from_torch(tensor: Any) -> Array:
-    """Return an array on a tensor's memory."""
+    """Return an array over the memory of a tensor."""
     is_bfloat16 = str(tensor.dtype) == "torch.bfloat16"
     array: Array = tensor.view(importlib.import_module("torch").int16).numpy() if is_bfloat16 else tensor.numpy()
     return array.view(dtype_of("bfloat16")) if is_bfloat16 else array
@@ -200,34 +200,34 @@ BASELINES: dict[str, Callable[[Work, int], Baseline]] = {"numpy": NumpyLoops, "t
 
 
 class Measured(Protocol):
-    """A library that is measured beside treefold: here, or in processes of its own.
+    """A library that is measured beside treefold, in this process or in processes of its own.
 
-    Every order but ``close`` raises ``PeerError``, with the reason, if the library cannot do it.
+    Every method but ``close`` raises ``PeerError``, with the reason, if the library cannot do it.
     """
 
     name: str
 
     def prepare(self, work: Work) -> list[str]:
-        """Take a work; return the names of the forms in which the library can do it."""
+        """Prepare a work; return the names of the forms in which the library can do it."""
 
     def count_wrong(self, form: str) -> int:
-        """Return how many elements of all results are not what the oracle says."""
+        """Return how many elements of all results differ from the oracle's."""
 
     def time(self, form: str, calls: int) -> list[float]:
-        """Make calls, and return the seconds that each took."""
+        """Make calls, and return the seconds of each."""
 
     def drop(self) -> None:
         """Forget the work and its arrays."""
 
     def close(self) -> None:
-        """Give back all that is held."""
+        """Free everything that is held."""
 
 
 class InProcess(Measured):
-    """A baseline in this process, which may be one of several ``ranks``: they begin each call together."""
+    """A baseline in this process, which may be one of several ``ranks`` that begin each call together."""
 
     def __init__(self, name: str, make: Callable[[Work, int], Baseline], *, rank: int = 0, ranks: int = 1) -> None:
-        """Remember what makes the baseline."""
+        """Store the function that makes the baseline."""
         self.name = name
         self._make, self._rank, self._ranks = make, rank, ranks
         self._baseline: Baseline
@@ -283,7 +283,7 @@ class InProcess(Measured):
 
 @contextlib.contextmanager
 def _reasons() -> Iterator[None]:
-    """Make a ``PeerError`` of whatever a library raises, in a line."""
+    """Turn any error of a library into a ``PeerError`` of one line."""
     try:
         yield
     except PeerError:

@@ -1,7 +1,7 @@
 """Times: treefold and baselines take turns, and their times become spreads and ratios.
 
-Machines drift: another program, another frequency. They therefore take turns, and a ratio is taken within
-each round before the median over the rounds is.
+Machines drift, because of other programs and other clock frequencies. Runners therefore take turns. A ratio is formed
+within each round, and the median is that of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Pace:
 
 
 def clocked(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Runner:
-    """Return a runner of ``call``."""
+    """Return a runner that times ``call``."""
 
     def run(calls: int) -> list[float]:
         seconds = []
@@ -72,18 +72,23 @@ def interleave(
 ) -> dict[str, Rounds]:
     """Run all runners in turns and return their times; every other round goes in the opposite order.
 
-    ``pause_s`` between runners lets the threads of the one before fall asleep. ``tick`` is called after each turn.
+    Args:
+        runners: the calls by name.
+        pace: rounds, and calls in a round.
+        pause_s: seconds between runners, in which the threads of the one before fall asleep.
+        tick: called after each turn.
+
     """
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in runners}
     is_long: dict[str, bool] = {}
     for number in range(-pace.warmup, pace.rounds):
-        # Alternating orders: nobody always runs on the caches or the clock frequency that the same neighbour left.
+        # The order alternates, so that no runner always inherits the caches and the clock frequency of the same one.
         names = list(runners)[:: 1 if number % 2 == 0 else -1]
         for name in names:
             if pause_s:
                 time.sleep(pause_s)
             if pause_s and not is_long.get(name):
-                runners[name](1)  # what fell asleep wakes up, and caches fill, outside the measured calls
+                runners[name](1)  # Threads wake up, and caches fill, outside the measured calls.
             seconds = tuple(runners[name](pace.calls))
             is_long[name] = min(seconds) > _LONG_S
             tick()
@@ -98,7 +103,7 @@ def spread_of_calls(rounds: Rounds) -> Spread:
 
 
 def spread_of_ratios(one: Rounds, other: Rounds) -> Spread:
-    """Return the spread of time over time, each the median of its round.
+    """Return the spread of one time over the other, each the median of its round.
 
     >>> spread_of_ratios(((2.0,), (4.0,)), ((1.0,), (2.0,))).median
     2.0
@@ -108,5 +113,5 @@ def spread_of_ratios(one: Rounds, other: Rounds) -> Spread:
 
 
 def calls_per_round(seconds: float, *, round_s: float = 0.004, most: int = 200) -> int:
-    """Return how many calls of this length make a round that is long beside a turn of another runner."""
+    """Return the number of calls that make a round long in comparison with a change of runners."""
     return max(1, min(most, math.ceil(round_s / max(seconds, 1e-9))))

@@ -24,13 +24,13 @@ _Pair = tuple[Array, Array]
 
 
 def make_loops(arrays: Arrays, work: Work) -> dict[str, Callable[[], None]]:
-    """Return, by name, calls that read what ``work`` reads and write what it writes, and do no arithmetic.
+    """Return, by name, calls that read and write what ``work`` does, without its arithmetic.
 
-    The vector loops go through the arrays as a fold does, the contributions to one element at a time, or through one
-    array after the other; in tasks of different sizes, and with stores through or around the caches. ``memcpy`` is the
-    C library's. An exclusive or per byte keeps reads from being optimised away, so zeros stay zeros and anything else
-    becomes garbage. New results are stood in for by given ones. There are none without the native core, or if results
-    are of another size than contributions.
+    Vector loops visit the arrays as a fold does, all contributions to one element at a time, or one array after the
+    other. Their tasks have different sizes, and their stores go through or around the caches. The loop ``memcpy`` is
+    the C library's. Vector loops combine bytes by an exclusive or, so that reads are not optimised away: zeros stay
+    zeros and other values become garbage. New results are replaced by given arrays. Without the native core, or if
+    results have another size than contributions, there are no loops.
     """
     if not native.HAS_NATIVE or expected(work, 0).dtype.itemsize != itemsize(work.dtype):
         return {}
@@ -53,14 +53,14 @@ def make_loops(arrays: Arrays, work: Work) -> dict[str, Callable[[], None]]:
 
 
 def find_fastest(loops: Mapping[str, Runner], count: int = 3) -> list[str]:
-    """Return the names of the loops whose best rounds are the shortest, after a short trial in turns."""
+    """Return the names of the loops with the shortest best rounds, after a short trial in turns."""
     calls = calls_per_round(min(min(run(2)) for run in loops.values()))
     times = interleave(loops, Pace(_TRIAL.rounds, _TRIAL.warmup, calls))
     return sorted(times, key=lambda name: min(map(statistics.median, times[name])))[:count]
 
 
 def best_of(times: Mapping[str, Rounds]) -> tuple[str, Rounds]:
-    """Return the times of each round's fastest loop, and the name of the loop that was fastest most often."""
+    """Return the name of the loop that was fastest most often, and the times of each round's fastest loop."""
     rounds = range(len(next(iter(times.values()))))
     winners = [min(times, key=lambda name: statistics.median(times[name][number])) for number in rounds]
     return statistics.mode(winners), tuple(times[name][number] for number, name in enumerate(winners))

@@ -1,7 +1,7 @@
-"""All-reduce between processes of one host, beside gloo in the same processes: what every rank runs.
+"""All-reduce between processes of one host, beside gloo in the same processes: the program of every rank.
 
-Time is measured for the slowest rank; CPU time is summed over ranks, because ranks that share cores take it from each
-other. All take turns, and every element of every result is checked on every rank.
+Time is measured for the slowest rank. CPU time is summed over ranks, because ranks that share cores take it from each
+other. All contenders take turns, and every element of every result is checked on every rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 class Figure(NamedTuple):
-    """What one name took for one work, in milliseconds per call: medians over rounds."""
+    """The time of one contender for one work, in milliseconds per call: medians over rounds."""
 
     work: str
     name: str
@@ -43,12 +43,12 @@ class Figure(NamedTuple):
     wall_ms: float
 
 
-#: Returns what reduces these arrays in place, a call for each, as users make them.
+#: Returns a function that reduces these arrays in place, with a call for each, as users write it.
 Start = Callable[[Arrays], Runner]
 
 
 def measure_here(group: Group, more: Mapping[str, Start] | None = None) -> None:
-    """Measure what the environment asks for, beside ``more`` baselines, too; rank 0 writes the figures."""
+    """Measure the works that the environment names, and ``more`` baselines, too; rank 0 writes the figures."""
     task = json.loads(os.environ[TASK_VARIABLE])
     with group:
         starts = {"gloo": _gloo(f"file://{task['output']}.gloo", group)} if "gloo" in task["against"] else {}
@@ -77,7 +77,7 @@ def _gloo(store: str, group: Group) -> Start:
 
 
 def _measure(group: Group, starts: Mapping[str, Start], work: str, lengths: Sequence[int], rounds: int) -> list[Figure]:
-    """Return the figures of one work, baselines first; those get several arrays one by one, and as a flat one, too."""
+    """Return the figures of one work, baselines first. Baselines get several arrays one by one, then as a flat one."""
     runs = {}
     for name, start in starts.items():
         flat = {f"{name}, flat": [sum(lengths)]} if len(lengths) > 1 else {}
@@ -105,10 +105,10 @@ def _full(lengths: Sequence[int], value: float) -> Arrays:
 
 
 def _ours(group: Group, lengths: Sequence[int]) -> dict[str, Runner]:
-    """Return treefold's runs, each checked once."""
+    """Return treefold's runs after one check of each."""
     shared = [group.empty(length, np.float32) for length in lengths]
     kept: list[Any] = [None]
-    # Zeros stay zeros however often they are summed; what is right is checked with other values.
+    # Zeros stay zeros however often they are summed. The results are checked with other values.
     own = _full(lengths, 0)
     many = [_full(lengths, 0) for _ in range(group.size)] if group.rank == 0 else []
 
@@ -135,7 +135,7 @@ def _ours(group: Group, lengths: Sequence[int]) -> dict[str, Runner]:
 
 
 def _check(group: Group, name: str, start: Start, lengths: Sequence[int]) -> None:
-    """Let a baseline sum values that name their owner, and look at every element."""
+    """Let a contender sum values that name their owner, and check every element."""
     arrays = _full(lengths, 2.0**group.rank)
     start(arrays)()
     _expect(group, name, arrays)
@@ -148,7 +148,7 @@ def _expect(group: Group, name: str, results: Arrays) -> None:
 
 
 def _calls(group: Group, runs: dict[str, Runner]) -> dict[str, int]:
-    """Return how many calls make a round of each name; the same on all ranks."""
+    """Return the number of calls in a round of each contender, which is the same on all ranks."""
     calls = {}
     for name, run in runs.items():
         group.barrier()

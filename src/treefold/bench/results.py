@@ -1,4 +1,4 @@
-"""What is measured, as data: rows and runs, written as JSON, as CSV, and as cells of tables."""
+"""The results of measurements as data: rows and runs, written as JSON, as CSV, and as cells of tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class BaselineRow:
-    """Another way to do the same work, measured in turns with treefold's; or why it was not measured.
+    """The times of a baseline, measured in turns with treefold, or the reason why there are none.
 
-    ``ratio`` is its time over treefold's in the same rounds. ``wrong`` counts elements that differ from the oracle's.
-    ``peer`` is the baseline's name, and ``WorkRow.rivals`` are all baselines, as written files call them.
+    Attributes:
+        peer: The baseline's name. Written files call it so, and all baselines ``rivals``.
+        form: The form of the work.
+        ratio: Its time over treefold's in the same rounds.
+        wrong: The number of elements that differ from the oracle's.
+        note: The reason why it was not measured.
+
     """
 
     peer: str
@@ -34,8 +39,8 @@ class BaselineRow:
 class WorkRow:
     """One work and its times.
 
-    ``of_limit`` is the limit's time over treefold's in the same rounds, ``limit_by`` the loop that the limit was
-    measured by.
+    ``of_limit`` is the limit's time over treefold's in the same rounds, and ``limit_by`` the loop that reached the
+    limit.
 
     >>> row = WorkRow("x", nbytes=8_000_000, count=2_000_000, time_s=Spread(0.001, 0.001, 0.001, 0.001))
     >>> row.algbw_gb_per_s, row.busbw_gb_per_s
@@ -67,7 +72,7 @@ class WorkRow:
 
     @property
     def busbw_gb_per_s(self) -> float:
-        """The same times 2(n − 1)/n, what each device of an ideal ring would send and receive."""
+        """The algorithm bandwidth times 2(n − 1)/n, which each device of an ideal ring would send and receive."""
         return self.algbw_gb_per_s * 2 * (self.devices - 1) / self.devices
 
 
@@ -84,7 +89,7 @@ class Run:
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> str:
-        """Return the run as JSON, with the derived bandwidths beside what was measured."""
+        """Return the run as JSON, with derived bandwidths beside the measured times."""
         data = dataclasses.asdict(self)
         for entry, row in zip(data["rows"], self.rows, strict=True):
             entry |= {name: getattr(row, name) for name in _DERIVED}
@@ -99,7 +104,7 @@ _CSV = (*_PLAIN, *(f"{name}_{part}" for name in _SPREADS for part in _PARTS), *_
 
 
 def rows_to_csv(rows: Iterable[WorkRow]) -> str:
-    """Return a line per row; baselines have lines of their own, with ``peer`` and ``form``."""
+    """Return a line per row. Baselines have lines of their own, with ``peer`` and ``form``."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_CSV, "peer", "form", "note"], lineterminator="\n")
     writer.writeheader()
@@ -151,7 +156,7 @@ def row_cells(row: WorkRow) -> list[str]:
 
 
 def baseline_cells(row: WorkRow, baseline: BaselineRow) -> list[str]:
-    """Return a baseline's cells under ``BASELINE_HEADER``; of one that was not measured, the reason."""
+    """Return a baseline's cells under ``BASELINE_HEADER``; if it was not measured, the reason."""
     name = f"{row.name} {row.placement}" if row.dtype == "float32" else f"{row.name} {row.dtype} {row.placement}"
     if baseline.time_s is None or baseline.ratio is None:
         return [name, baseline.peer, baseline.note, _NONE, _NONE, _NONE, _NONE]

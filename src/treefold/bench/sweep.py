@@ -32,7 +32,7 @@ _OURS = "treefold"
 _PAUSE_S = 0.004
 
 
-#: Contributions, results, and what a library needs in between, in units of all contributions.
+#: Memory for contributions, results, and a library's temporary arrays, in units of all contributions.
 _BASELINE_COPIES = 3
 _LARGE_BYTES = 400 << 20
 
@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Another way to call treefold on the same contributions, measured as a baseline under this name."""
+    """Another call of treefold on the same contributions, measured as a baseline under this name."""
 
     form: str
     work: Work
@@ -58,7 +58,7 @@ def measure(
 ) -> WorkRow:
     """Return the row of one work.
 
-    Each baseline is measured in turns with treefold alone: fewer arrays are alive at once, and no third library evicts
+    Each baseline is measured in turns with treefold alone. Fewer arrays then exist at once, and no third library evicts
     the caches.
     """
     work.check()
@@ -102,7 +102,7 @@ def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
 
 
 def _against(baseline: Measured, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[BaselineRow]:
-    """Return what each form of one baseline takes, or the one reason why it cannot."""
+    """Return the row of each form of one baseline, or one row with the reason why it cannot do the work."""
     progress.begin(f"{work.name} {work.dtype} against {baseline.name}")
     needed, available = _BASELINE_COPIES * work.nbytes * work.devices, available_memory()
     if available is not None and needed > available:

@@ -1,9 +1,8 @@
 """Units of work: one all-reduce of one value, or of the gradients of a well-known model.
 
 A batch of real gradients is a few large tensors and very many small ones, which one vector of the same bytes hides.
-Shapes are in the order and layout of PyTorch implementations.
-Sources: torchvision's ResNet-50, VGG-16 and ViT-B/16; Hugging Face's ``BertModel`` and ``GPT2LMHeadModel``, whose
-output layer shares its weights with the embedding.
+Shapes are in the order and layout of PyTorch implementations: torchvision's ResNet-50, VGG-16 and ViT-B/16, and Hugging
+Face's ``BertModel`` and ``GPT2LMHeadModel``. In the latter, the output layer shares its weights with the embedding.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ACCUMULATIONS = ("exact", "native")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An all-reduce of tensors of these shapes, one of each per replica.
+    """An all-reduce of tensors of these shapes, each with one contribution per replica.
 
     >>> Work("tiny", ((2, 3), (4,)), devices=2).nbytes
     40
@@ -56,11 +55,11 @@ class Work:
 
     @property
     def num_results(self) -> int:
-        """Arrays that each tensor's result is written to."""
+        """The number of arrays to which each tensor's result is written."""
         return 1 if self.placement == "shared" else self.devices
 
     def check(self) -> None:
-        """Raise ``BenchError`` for words or numbers that no work has."""
+        """Raise ``BenchError`` for words or numbers that no work can have."""
         ops = tuple(op.value.lower() for op in ReduceOp)
         for option, got, allowed in (
             ("--op", self.op, ops),
@@ -81,7 +80,7 @@ class Work:
 
 
 def shapes_of_size(nbytes: int, dtype: str, option: str = "-b") -> tuple[tuple[int, ...], ...]:
-    """Return one vector of as many elements as ``nbytes`` hold."""
+    """Return one vector with as many elements as ``nbytes`` hold."""
     length = nbytes // itemsize(dtype)
     if length < 1:
         raise BenchError(f"{option} got {counted(nbytes, 'byte')}. One {dtype} takes {itemsize(dtype)}.")
@@ -111,7 +110,7 @@ def resnet50() -> Shapes:
 
 
 def _convolution(out: int, into: int, kernel: int) -> list[Shape]:
-    """Return a convolution without bias, and the scale and shift of the batch normalisation behind it."""
+    """Return the shapes of a convolution without bias, and of the batch normalisation after it."""
     return [(out, into, kernel, kernel), (out,), (out,)]
 
 
