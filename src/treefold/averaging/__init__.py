@@ -1,6 +1,6 @@
 """Averages of checkpoints and of models in memory: exact, rounded once, and in constant memory for files.
 
-``average_checkpoints`` is the command ``treefold average`` as a function; ``average`` takes pytrees of arrays.
+``average_checkpoints`` is the command ``treefold average`` as a function. ``average`` takes pytrees of arrays.
 """
 
 import importlib

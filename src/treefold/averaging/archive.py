@@ -1,7 +1,7 @@
 """The zip archives that torch.save writes, read strictly: every record is where the directory says, and alone there.
 
-Readers of zip archives differ in what they make of records that overlap, names that are equal but for case, and lengths
-that stand in two places. Here all of these are refused, so that there is one reading of a file.
+Readers of zip archives disagree on records that overlap, names that are equal but for case, and lengths that stand in
+two places. All of these are refused here, so that a file can be read in only one way.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MOST_ENTRY_BYTES = 1 << 30
 
 
 class Record(NamedTuple):
-    """Where the bytes of a record lie in the file."""
+    """The place of a record's bytes in the file."""
 
     start: int
     nbytes: int
 
 
 class _DirectoryEntry(NamedTuple):
-    """A record as the directory has it."""
+    """A record as the directory describes it."""
 
     name: bytes
     nbytes: int
@@ -47,7 +47,7 @@ class _DirectoryEntry(NamedTuple):
 
 
 def read_archive(file: OpenFile, start: int = 0, stop: int | None = None) -> dict[str, Record]:
-    """Return the records of an archive, or of one that lies in a file from ``start`` to ``stop``.
+    """Return the records of a file that is an archive, or of an archive from ``start`` to ``stop`` in a file.
 
     Raises:
         CheckpointError: it is no archive as torch.save writes them, or holds a program.
@@ -83,7 +83,7 @@ def read_archive(file: OpenFile, start: int = 0, stop: int | None = None) -> dic
 
 
 def _find_directory(file: OpenFile, start: int, stop: int) -> tuple[int, int, int]:
-    """Return where the directory begins, how many entries it has, and its bytes."""
+    """Return the directory's first byte, its number of entries, and its length in bytes."""
     size = struct.calcsize(_END_FORMAT)
     tail = file.read(stop - size, size) if stop - start >= size else b""
     if len(tail) < size or not tail.startswith(_END) or file.read(start, 4) not in {MAGIC, _END}:
@@ -129,7 +129,7 @@ def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_Director
 
 
 def _wide(file: OpenFile, extra: bytes, numbers: tuple[int, ...]) -> list[int]:
-    """Return numbers of 32 bits with those that are full replaced by those of 64 bits in the extra field."""
+    """Return the 32-bit numbers, and for those that are full the 64-bit numbers of the extra field."""
     at, long = 0, b""
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)
@@ -147,7 +147,7 @@ def _wide(file: OpenFile, extra: bytes, numbers: tuple[int, ...]) -> list[int]:
 
 
 def _check_local(file: OpenFile, start: int, entry: _DirectoryEntry) -> int:
-    """Compare what stands before a record with the directory, and return where its bytes begin."""
+    """Compare the header before a record with the directory, and return where the record's bytes begin."""
     size = struct.calcsize(_LOCAL_FORMAT)
     header = file.read(start + entry.header, size + len(entry.name))
     fields = struct.unpack_from(_LOCAL_FORMAT, header)
@@ -165,7 +165,7 @@ def _check_local(file: OpenFile, start: int, entry: _DirectoryEntry) -> int:
 
 
 class ArchiveWriter:
-    """Writes such an archive from its first byte to its last, never back: Python's keeps 700 bytes for each record."""
+    """Writes such an archive from its first byte to its last, in order. Python's needs 700 bytes for each record."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Start at the beginning of a file."""
@@ -174,7 +174,7 @@ class ArchiveWriter:
 
     @contextlib.contextmanager
     def record(self, name: str, nbytes: int) -> Iterator[ArchiveRecord]:
-        """Yield a record of ``nbytes`` to write into. It begins at a multiple of 64, so that maps are aligned."""
+        """Yield a record of ``nbytes`` to write into. Its position is a multiple of 64, so that maps are aligned."""
         header = self._at
         is_long = nbytes >= _FULL32
         short = _FULL32 if is_long else nbytes
@@ -215,13 +215,13 @@ class ArchiveWriter:
 
 
 class ArchiveRecord:
-    """Takes the bytes of a record."""
+    """Writes the bytes of one record."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Start with none."""
+        """Start with no bytes."""
         self._file, self.crc = file, 0
 
     def write(self, contents: bytes | memoryview) -> None:
-        """Write what comes next."""
+        """Write the next bytes."""
         self._file.write(contents)
         self.crc = zlib.crc32(contents, self.crc)

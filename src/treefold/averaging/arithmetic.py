@@ -1,9 +1,9 @@
 """The arithmetic of averaging: treefold's own fold for floats, whole numbers for integers, and one rule for the rest.
 
-Every operation is a combination: whole numbers times contributions, over a whole number. Floats are its exact value,
-rounded once to their dtype; integers that count the nearest whole number to it, halves to even; what has no arithmetic,
-or may be a code, is kept where it is the same everywhere. Weights come as options say them, or stand for a learning
-rate that decays.
+Every operation is a combination: whole numbers times contributions, over a whole number. Floats get the exact value,
+rounded once to their dtype. Integers that count get the nearest whole number, halves to even. Tensors that have no
+arithmetic, or may hold codes, are kept if they are equal in all inputs. Weights are given as options, or derived from a
+learning rate that decays.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from treefold.reduce_op import ReduceOp
 
 Array = npt.NDArray[Any]
 
-#: What is kept if it is the same in all inputs, and refused otherwise: there is no mean of it.
+#: Dtypes without a mean: their tensors are kept if they are equal in all inputs, and refused otherwise.
 CARRIED = ("bool", *TRAVELLING)
 
-#: Contributions of whole numbers to a sum are repeated up to so often; beyond, they are folded as weighted ones.
+#: A sum with whole weights repeats its contributions if this many are enough; else it folds them with weights.
 _MOST_REPEATED = 64
 _SIGNED_BITS = 63
 DECAYS = ("linear", "cosine", "1-sqrt")
@@ -47,7 +47,7 @@ _MOST_FILE_BYTES = 1 << 22
 
 
 class Op(enum.StrEnum):
-    """What becomes of the inputs."""
+    """The operation on the inputs."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -55,7 +55,7 @@ class Op(enum.StrEnum):
 
 
 class Rule(enum.StrEnum):
-    """What becomes of a tensor: its combination, what all inputs agree on, or what the first input has."""
+    """The rule for a tensor: combine the inputs (FOLD), require equal inputs (EQUAL), or take the first (FIRST)."""
 
     FOLD = "fold"
     EQUAL = "equal"
@@ -64,7 +64,7 @@ class Rule(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Σ numerators·contributions / divisor, in whole numbers. ``op`` says what it means to integers and flags."""
+    """Σ numerators·contributions / divisor, in whole numbers. ``op`` decides about integers and flags."""
 
     op: Op
     numerators: tuple[int, ...]
@@ -89,12 +89,12 @@ class Combination:
         return cls(Op.COMBINE, tuple(int(weight * divisor) for weight in weights), divisor)
 
     def among(self, present: Sequence[int]) -> Combination:
-        """Return the mean over some of the inputs; all their weights may not be 0."""
+        """Return the mean over some of the inputs, at least one of which has a weight above 0."""
         return Combination.mean([self.numerators[index] for index in present])
 
 
 def check_meaning(name: str, spec: Spec, combination: Combination) -> None:
-    """Refuse tensors that the op has no meaning for, or whose dtype NumPy does not know.
+    """Refuse tensors of a dtype for which the op is not defined, or which NumPy does not know.
 
     Raises:
         CheckpointError: the sum of flags or of 8-bit floats.
@@ -114,11 +114,11 @@ def check_meaning(name: str, spec: Spec, combination: Combination) -> None:
 def combine(
     name: str, dtype: str, parts: Sequence[Array], combination: Combination, out: Array, rule: Rule = Rule.FOLD
 ) -> None:
-    """Write a combination of one part of a tensor in all inputs into ``out``, of their dtype.
+    """Write the combination of one part of a tensor over all inputs into ``out``, which has the same dtype.
 
     Raises:
-        CheckpointError: what has no mean, or must be equal by the rule, differs; a combination of integers is beyond
-            their dtype.
+        CheckpointError: parts differ that must be equal, by the rule or because there is no mean of them; or a
+            combination of integers is beyond their dtype.
 
     """
     # A weight of 0 leaves its input out, NaN and all.
@@ -143,10 +143,10 @@ def combine(
 def rounded_once(
     result: Array, parts: Sequence[Array], combination: Combination, dtype: str, work: str
 ) -> npt.NDArray[Any]:
-    """Return the exact combination of floats rounded to ``dtype``, given the one rounded to their own, wider dtype.
+    """Return the exact combination of floats rounded once to ``dtype``, given its rounding to their own, wider dtype.
 
-    Where that lies in the middle between two neighbours of ``dtype``, the exact value is beside it or on it: the sign
-    of their exact difference says where. Everywhere else a second rounding goes where the only one would.
+    A second rounding gives the right result unless ``result`` lies in the middle between two neighbours of ``dtype``.
+    There, the sign of the exact difference between the combination and the middle decides.
     """
     places = _find_middles(result, dtype, work)
     if places.size:
@@ -157,15 +157,15 @@ def rounded_once(
         _fold_floats([*(part for part, _ in kept), middles], numerators, 1, sides, work)
         beyond = np.copysign(np.asarray(np.inf, middles.dtype), sides)
         result[places] = np.where(sides == 0, middles, np.nextafter(middles, beyond))
-    with np.errstate(all="ignore"):  # what is too large for a dtype is infinite
+    with np.errstate(all="ignore"):  # numbers too large for a dtype become infinite
         return rounded(result, dtype)
 
 
 def _find_middles(values: Array, dtype: str, work: str) -> npt.NDArray[np.intp]:
-    """Return the places of floats in the middle between two neighbours of a narrower dtype, by their bits."""
+    """Return the indexes of floats in the middle between two neighbours of a narrower dtype, found by their bits."""
     wide, narrow = FORMATS[work], FORMATS[dtype]
     words = values.view(wide.word)
-    # A middle ends in a one, which is cut off, and zeros: of most floats this is all that is looked at.
+    # A middle ends in a one, which is cut off, and zeros: this test alone excludes most floats.
     zeros = words.dtype.type((1 << (wide.precision - narrow.precision - 1)) - 1)
     places = np.flatnonzero(words & zeros == 0)
     found = words[places].astype(np.int64)
@@ -173,7 +173,7 @@ def _find_middles(values: Array, dtype: str, work: str) -> npt.NDArray[np.intp]:
     hidden = 1 << (wide.precision - 1)
     significands = found & (hidden - 1) | np.where(fields > 0, hidden, 0)
     unit = np.maximum(fields, 1) - 1 + wide.least_unit
-    # How many bits a rounding cuts off: more than there are where even half the least number is larger.
+    # The number of bits that rounding cuts off: more than there are if even half the least number is larger.
     cut = np.maximum(unit + wide.precision - narrow.precision, narrow.least_unit) - unit
     cut = np.minimum(cut, wide.precision + 1)
     middles: npt.NDArray[np.intp] = places[significands & ((1 << cut) - 1) == 1 << (cut - 1)]
@@ -195,7 +195,7 @@ def _differing(name: str, dtype: str, rule: Rule) -> CheckpointError:
 
 
 def _fold_floats(parts: list[Array], numerators: list[int], divisor: int, out: Array, dtype: str) -> None:
-    """Fold floats, or the sum of integers modulo 2^w, by the native core wherever its ops say the same."""
+    """Fold floats, or the sum of integers modulo 2^w, by the native core if one of its ops has the same meaning."""
     # Negation is exact, so a negative weight is a positive one on the negated contribution.
     parts = [_negated(part) if number < 0 else part for part, number in zip(parts, numerators, strict=True)]
     weights = [abs(number) for number in numerators]
@@ -218,7 +218,7 @@ def _fold_floats(parts: list[Array], numerators: list[int], divisor: int, out: A
 
 
 def _negated(part: Array) -> Array:
-    """Return floats with the other sign, by their bits: NumPy would have to know each dtype."""
+    """Return floats with the opposite sign, by their bits, because NumPy does not know every dtype."""
     if part.dtype.kind in "iu":
         negated: Array = -part
         return negated
@@ -267,7 +267,7 @@ def are_equal(parts: Iterable[Array]) -> bool:
 
 
 def read_text(text: str) -> list[Fraction]:
-    """Return numbers as they are written: ``0.3,0.7``, ``1/3,2/3``, or ``@file`` with one number per line or comma.
+    """Return the numbers of a text: ``0.3,0.7``, ``1/3,2/3``, or ``@file`` with one number per line or comma.
 
     Raises:
         AverageOptionError: one of them is no number, or the file cannot be read.
@@ -300,11 +300,11 @@ def _fraction(word: str) -> Fraction:
 
 
 def decay_weights(shape: str, count: int) -> list[Fraction]:
-    """Return the weights of the last ``count`` checkpoints that stand for a learning rate that decays over them.
+    """Return weights of the last ``count`` checkpoints with the effect of a learning rate that decays over them.
 
-    Checkpoint i of n holds the updates of all steps up to it, so the mean scales the updates between checkpoints i − 1
-    and i by the weights of i and all later ones. Weights wᵢ = d(i/n) − d((i + 1)/n) make that factor the decayed rate
-    d(i/n), for i from 0 to n − 1, where d falls from 1 to 0: 1 − t, (1 + cos πt)/2 or 1 − √t.
+    Checkpoint i of n holds the updates of all steps up to it. The mean therefore scales the updates between checkpoints
+    i − 1 and i by the sum of the weights of i and all later ones. With weights wᵢ = d(i/n) − d((i + 1)/n), this factor
+    is the decayed rate d(i/n), for i from 0 to n − 1. The decay d falls from 1 to 0: 1 − t, (1 + cos πt)/2 or 1 − √t.
 
     Source: Tian et al., "WSM: Decay-Free Learning Rate Schedule via Checkpoint Merging for LLM Pre-training", 2025.
 
@@ -330,7 +330,7 @@ def decay_weights(shape: str, count: int) -> list[Fraction]:
 def make_combination(
     op: Op, weights: str | Sequence[object] | None, count: int, *, decay: str | None = None, has_base: bool = False
 ) -> Combination:
-    """Return what to compute of ``count`` inputs, the first of which is the base if there is one.
+    """Return the combination of ``count`` inputs, the first of which is the base if there is one.
 
     Raises:
         AverageOptionError: options that do not go together, or weights that are not one per input.

@@ -1,7 +1,7 @@
-"""Checkpoints of torch.distributed.checkpoint: pieces of tensors by rank, and a pickle that says where they lie.
+"""Checkpoints of torch.distributed.checkpoint: pieces of tensors by rank, and a pickle that locates them.
 
-PyTorch reads that pickle by plain unpickling, which runs what it names. Here it is data, and only the classes below
-mean anything.
+PyTorch unpickles that file, which calls whatever the pickle names. Here it is read as data, and only the classes below
+have a meaning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNSAFE = re.compile(r"[/\\:\x00]")
 
 @dataclass(frozen=True, slots=True)
 class _GriddedTensor:
-    """A tensor whose cells follow each other in memory, or must be put together."""
+    """A tensor in several cells. Cells that follow each other in memory are read in turn; others are put together."""
 
     spec: Spec
     name: str
@@ -48,7 +48,7 @@ class _GriddedTensor:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Contents]:
-        """Open it."""
+        """Open the tensor for reading."""
         if all(cell.tensor.spec.shape[1:] == self.spec.shape[1:] for cell in self.cells):
             with contextlib.closing(_Chain([cell.tensor for cell in self.cells])) as chain:
                 yield chain
@@ -58,7 +58,7 @@ class _GriddedTensor:
 
 
 class _Chain:
-    """The contents of tensors, one behind the other."""
+    """The contents of several tensors, one after the other."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._waiting = iter(tensors)
@@ -96,7 +96,7 @@ class _Chain:
 
 
 class _Memory:
-    """Contents that are mapped already."""
+    """Contents that are already mapped."""
 
     def __init__(self, contents: Bytes) -> None:
         self._left = contents
@@ -109,7 +109,13 @@ class _Memory:
 def read_distributed(
     folder: Path, scratch: Path, open_file: Callable[[Path], OpenFile], *, key: str | None = None
 ) -> Checkpoint:
-    """Read where the tensors of a checkpoint lie.
+    """Find the tensors of a checkpoint.
+
+    Args:
+        folder: The folder with ``.metadata``.
+        scratch: A directory for tensors that must be put together.
+        open_file: Opens a file, and closes it later.
+        key: The part of the state that holds the model; None if there is only one.
 
     Args:
         folder: Where its ``.metadata`` is.
@@ -170,7 +176,7 @@ def _dtype_of(path: Path, name: str, properties: Any) -> str:
 def _names_of(
     folder: Path, entries: Mapping[str, Any], paths: Any, key: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the entries that are the model's tensors with the names that they have in it, and all other names."""
+    """Return the model's tensors, entry by name in the model, and the names of all other entries."""
     found: dict[str, tuple[str, ...]] = {}
     for entry, value in entries.items():
         if not isinstance(entry, str):
@@ -194,7 +200,7 @@ def _names_of(
 
 
 def _root_of(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the nested names of the mapping that is the model: () for the top, None where several may be."""
+    """Return the nested names of the mapping that is the model: () for the top, None if several may be."""
     names = {path[0] for path in paths if len(path) > 1 and not path[0].startswith(OF_A_RUN)}
     has_top = any(len(path) == 1 for path in paths)
     if not names:
@@ -207,13 +213,13 @@ def _root_of(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
 
 
 def _split(key: str, paths: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the nested names that a key with dots between them means, where names may have dots, too."""
+    """Return the nested names for which a key with dots stands; the names may have dots, too."""
     prefixes = {path[:count] for path in paths for count in range(1, len(path))}
     return next((prefix for prefix in prefixes if ".".join(prefix) == key), None)
 
 
 def _places_of(storage: Any) -> dict[tuple[str, tuple[int, ...]], tuple[str, int, int]]:
-    """Return file, first byte and number of bytes of each piece, by its tensor and offsets."""
+    """Return the file, first byte and number of bytes of each piece, by its tensor and offsets."""
     places = {}
     for index, info in storage.items():
         at, where = _fields(index, _INDEX), _fields(info, _INFO)

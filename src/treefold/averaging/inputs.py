@@ -1,7 +1,7 @@
-"""One input of any layout, open: a file, an index with its shards, a folder, a distributed checkpoint.
+"""Opens one input of any layout: a file, an index with its shards, a folder, a distributed checkpoint.
 
 Folders hold an index and shards, as Hugging Face's libraries write them, or one file of weights. Files and folders of
-other programs are recognised by what is in them, and refused.
+other programs are recognised by their contents, and refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from treefold.averaging.torch_files import read_torch
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
-#: The last is timm's, for what is no tar archive.
+#: The last is timm's, for files that are no tar archives.
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS, ".pth.tar")
 
-#: What torch.distributed.checkpoint says in the header of a safetensors file that holds one rank's part of tensors.
+#: The key that torch.distributed.checkpoint writes into the header of a safetensors file with a rank's parts.
 _OF_A_PART = "DCP_SHARDING_INFO"
 INDEX = ".index.json"
 #: The weights of one model, by the name of the file or of the index, from the one to prefer.
@@ -84,18 +84,18 @@ _FOLDERS = (
 class Reader:
     """Opens inputs, and closes them together.
 
-    ``scratch``: a directory for what must be put in order on disk. ``key``: the mapping in PyTorch's files that holds
-    the tensors. ``files``: those that were opened.
+    ``scratch``: a directory for tensors that must be put in order on disk. ``key``: the mapping in PyTorch's files that
+    holds the tensors, or None. Opened files are in ``files``.
     """
 
     def __init__(self, scratch: Path, key: str | None) -> None:
-        """Open nothing yet."""
+        """Start with no open file."""
         self.files: list[OpenFile] = []
         self._scratch, self._key = scratch, key
         self._limits = contextlib.ExitStack()
 
     def read(self, path: Path) -> tuple[Checkpoint, ModelFiles | None]:
-        """Read what an input holds, and its layout if that is of several files.
+        """Return an input, and its layout if it has several files.
 
         Raises:
             CheckpointError: it is not read, with the remedy.
@@ -200,8 +200,12 @@ def _with_stored_ties(checkpoint: Checkpoint) -> Checkpoint:
 class ModelFiles:
     """The files of one model.
 
-    ``shards``: the files with the names that the index gives them, in its order. ``index``: tensor → name of its shard;
-    None without an index. ``small``: what is copied beside the weights. ``left``: what is neither copied nor read.
+    Attributes:
+        shards: The files by the names in the index, in its order.
+        index: The shard of each tensor. None without an index.
+        small: Files that are copied beside the weights.
+        left: Files and folders that are neither copied nor read.
+
     """
 
     folder: Path
@@ -259,27 +263,27 @@ def _choose(folder: Path, names: Sequence[str]) -> tuple[Path | None, tuple[str,
 
 
 def _weighty_folders(folder: Path) -> Iterator[str]:
-    """Yield the names of folders in a folder that hold weights themselves."""
+    """Yield the names of the folder's subfolders with weights."""
     for inner in folder.iterdir():
         if inner.is_dir() and any(name.suffix in _WEIGHTS or name.name == ".metadata" for name in inner.iterdir()):
             yield inner.name
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run by number: folders whose names end in one, else Lightning's files."""
+    """Return the checkpoints of a run by number: folders with names that end in one, or else Lightning's files."""
     found = [name for name in _weighty_folders(folder) if _NUMBERED.fullmatch(name)]
     found = found or [entry.name for entry in folder.iterdir() if _NUMBERED_FILE.fullmatch(entry.name)]
     return [folder / name for name in sorted(found, key=by_number)]
 
 
 def by_number(text: str) -> list[tuple[int, int, str]]:
-    """Return a key by which ``step-900`` stands before ``step-1000``."""
+    """Return a sort key that puts ``step-900`` before ``step-1000``."""
     parts = re.split(r"(\d+)", text)
     return [(1, int(part), part) if part.isdecimal() else (0, 0, part) for part in parts]
 
 
 def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
-    """Refuse adapters that are scaled differently: the mean of their factors is then none of any model.
+    """Refuse adapters with different scales: the mean of their factors would fit no model.
 
     Raises:
         CheckpointFormatError: naming what differs.
@@ -294,7 +298,7 @@ def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def differing_keys(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Return the keys in which configurations differ, with dots between nested ones, without those of no effect."""
+    """Return the keys in which configurations differ, dots between nested ones, without keys that have no effect."""
     tables = [_flat(checkpoint.config) for checkpoint in checkpoints if checkpoint.config]
     keys = dict.fromkeys(key for table in tables for key in table)
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
@@ -316,7 +320,7 @@ def _is_small(entry: Path) -> bool:
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:
-    """Return what stands in ``config.json``; an adapter's configuration and a quantization have keys of their own."""
+    """Return the contents of ``config.json``, and those of adapters and quantizations under keys of their own."""
     config: dict[str, Any] = {}
     for name in ("config.json", "adapter_config.json", "quantize_config.json", "hf_quant_config.json"):
         path = folder / name
@@ -365,7 +369,7 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def check_beginning(file: OpenFile, suffix: str) -> None:
-    """Refuse a file of another format than its name says, where its first bytes are known.
+    """Refuse a file if its first bytes are those of another format than its name says.
 
     Raises:
         CheckpointFormatError: naming the format and what to do.
@@ -393,14 +397,14 @@ def _is_safetensors(head: bytes, nbytes: int) -> bool:
 
 
 def _first_record(head: bytes) -> bytes | None:
-    """Return the name of the first record of a zip archive; None if it is none."""
+    """Return the name of the first record of a zip archive, or None if the file is no archive."""
     if not head.startswith(_ARCHIVE):
         return None
     return head[30 : 30 + int.from_bytes(head[26:28], "little")]
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file of another format by its name.
+    """Refuse a file with the name of another program's format.
 
     Raises:
         CheckpointFormatError: naming the format and what to do.

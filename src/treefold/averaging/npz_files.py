@@ -22,9 +22,9 @@ _SUFFIX = ".npy"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _MOST_HEADER_BYTES = 1 << 16
-#: What NumPy writes. Python unpacks others, too, but block by block only these.
+#: The methods that NumPy writes. Python unpacks others, too, but not block by block.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: Beyond this and beyond so many times its bytes, a file that unpacks is refused: nothing of a model is that alike.
+#: A file is refused if it unpacks to more than this and to more than 100 times its bytes: no model packs so well.
 _MOST_PACKED_BYTES, _MOST_RATIO = 64 << 20, 100
 _MOST_DIMENSIONS = 64  # of NumPy's arrays
 _MOST_LENGTH = (1 << 63) - 1
@@ -32,7 +32,7 @@ _MOST_NAME_BYTES = (1 << 16) - 1  # in a zip archive
 
 
 def read_npz(file: OpenFile, scratch: Path) -> Checkpoint:
-    """Read the headers of all arrays. Arrays by columns are put in order in ``scratch``, a directory.
+    """Read the headers of all arrays. ``scratch``: a directory in which arrays stored by columns are put in order.
 
     Raises:
         CheckpointError: it is no npz file, or would unpack to far more than it is.
@@ -94,7 +94,7 @@ class _PackedArray:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Contents]:
-        """Open it; one that is stored by columns is unpacked first."""
+        """Open the array for reading; if it is stored by columns, unpack it first."""
         with contextlib.ExitStack() as opened:
             with reading(self.path, KIND):
                 member = opened.enter_context(self.archive.open(self.entry.info))
@@ -110,7 +110,7 @@ class _PackedArray:
 
 @dataclass(frozen=True, slots=True)
 class _StoredArray:
-    """Where an array is, and how it is stored."""
+    """The place of an array, and the form in which it is stored."""
 
     info: zipfile.ZipInfo
     shape: tuple[int, ...]
@@ -132,14 +132,14 @@ def _read_header(path: Path, member: IO[bytes]) -> tuple[tuple[int, ...], bool, 
 
 
 class _MemberContents:
-    """An array that is read, and perhaps decompressed, into a buffer of its own."""
+    """The contents of an array, read and perhaps decompressed into a buffer."""
 
     def __init__(self, path: Path, member: IO[bytes], dtype: np.dtype[Any]) -> None:
-        """Start behind the header, which was read."""
+        """Start after the header, which has been read."""
         self._path, self._member, self._dtype, self._buffer = path, member, dtype, np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
-        """Read into the buffer."""
+        """Read the next bytes into the buffer."""
         if self._buffer.size < nbytes:
             self._buffer = np.empty(nbytes, np.uint8)
         done = 0
@@ -153,7 +153,7 @@ class _MemberContents:
 
 
 class NpzWriter:
-    """Writes arrays one behind the other, uncompressed, as ``numpy.savez`` does."""
+    """Writes arrays one after the other, uncompressed, as ``numpy.savez`` does."""
 
     def __init__(self, file: BinaryIO, specs: Mapping[str, Spec]) -> None:
         """Start an archive."""
@@ -162,7 +162,7 @@ class NpzWriter:
 
     @staticmethod
     def check(path: Path, specs: Mapping[str, Spec]) -> None:
-        """Refuse what an npz file cannot hold.
+        """Refuse tensors that an npz file cannot hold.
 
         Raises:
             CheckpointError: a dtype or shape that NumPy does not have, a name that zip archives do not hold.
@@ -178,7 +178,7 @@ class NpzWriter:
 
     @contextlib.contextmanager
     def tensor(self, name: str) -> Iterator[IO[bytes]]:
-        """Write the array's header and give what takes its contents."""
+        """Write the array's header and yield the file for its contents."""
         spec = self._specs[name]
         # A ZipInfo, because a name alone would be given the time of day: same arrays, same file.
         with self._archive.open(zipfile.ZipInfo(name + _SUFFIX), "w", force_zip64=True) as member:
@@ -193,6 +193,6 @@ class NpzWriter:
 
 
 def _is_array(spec: Spec) -> bool:
-    """Tell whether NumPy has arrays of a shape: lengths count even where there are no elements."""
+    """Tell whether NumPy has arrays of this shape. Lengths count even if there are no elements."""
     size = math.prod(length or 1 for length in spec.shape)
     return len(spec.shape) <= _MOST_DIMENSIONS and size * spec.itemsize <= _MOST_LENGTH

@@ -1,8 +1,8 @@
-"""Pickles, read as data: no name is looked up, nothing is called, no object of a class is built.
+"""Pickles, read as data: no name is imported, nothing is called, no object of a class is built.
 
-A call that a pickle asks for becomes a ``PickledCall`` with its arguments, and a name that it looks up a ``Name``.
-Python's own unpickler, even one that finds no class, gives a few bytes any amount of memory; here memory is bounded by
-the bytes of the pickle.
+A call that a pickle requests becomes a ``PickledCall`` with its arguments, and a name that it looks up a ``Name``.
+Python's own unpickler, even one that finds no class, lets a few bytes allocate any amount of memory. Here memory is
+bounded by the bytes of the pickle.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ class Name:
     name: str
 
     def __str__(self) -> str:
-        """Write it with a dot."""
+        """Return the name with a dot between module and attribute."""
         return f"{self.module}.{self.name}"
 
 
 class PickledCall:
-    """An object that a pickle would build: what it calls, with which arguments, its state, and what it is given."""
+    """An object that a pickle would build: the function it calls, the arguments, the state, and the items."""
 
     __slots__ = ("arguments", "function", "items", "state")
 
     def __init__(self, function: object, arguments: object) -> None:
-        """Note what would be called."""
+        """Store the call without making it."""
         self.function = function
         self.arguments: Any = arguments
         self.state: Any = None
         self.items: Any = ()  # a list where there are some: most objects have none, and there may be many
 
     def extend(self, items: list[Any]) -> None:
-        """Give it items."""
+        """Add items to the object."""
         if self.items:
             self.items.extend(items)
         else:
@@ -47,7 +47,7 @@ class PickledCall:
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """The key by which a pickle names something beside it, such as the bytes of a storage."""
+    """The key by which a pickle refers to something outside, such as the bytes of a storage."""
 
     key: Any
 
@@ -57,7 +57,7 @@ _ORDERED = Name("collections", "OrderedDict")
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return what a pickle of protocols 2 to 5 describes.
+    """Return the value that a pickle of protocols 2 to 5 describes.
 
     Raises:
         Exception: whatever bytes that are no pickle raise, most often ValueError, IndexError or struct.error.
@@ -73,7 +73,7 @@ class _PickleMachine:
         self.data, self.at = data, 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
-        self.memo: list[Any] = []  # picklers number what they remember one by one
+        self.memo: list[Any] = []  # picklers number memoized objects one by one
 
     def run(self) -> Any:
         data, steps = self.data, _STEPS
@@ -103,14 +103,14 @@ class _PickleMachine:
         return text
 
     def popped(self, count: int | None) -> list[Any]:
-        """Take so many values off the stack; None: those behind the last mark, with the mark."""
+        """Pop ``count`` values; None pops the last mark and all values above it."""
         start = self.first(count)
         items = self.stack[start:]
         del self.stack[start:]
         return items
 
     def first(self, count: int | None) -> int:
-        """Return where these values begin."""
+        """Return the index of the first of these values on the stack."""
         if count is None:
             return self.marks.pop()
         start = len(self.stack) - count
@@ -118,7 +118,7 @@ class _PickleMachine:
             raise ValueError("a pickle that takes what is not there")
         return start
 
-    # The steps: what each opcode does, with operands from the table below.
+    # The steps of the opcodes, with operands from the table below.
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
@@ -131,7 +131,7 @@ class _PickleMachine:
         self.at += layout.size
 
     def push_bytes(self, layout: struct.Struct, convert: Callable[[bytes], Any]) -> None:
-        """Push what bytes mean, which stand behind their number."""
+        """Push the converted bytes that follow their length."""
         [count] = layout.unpack_from(self.data, self.at)
         self.at += layout.size
         self.stack.append(convert(self.take(count)))
@@ -175,7 +175,7 @@ class _PickleMachine:
             raise TypeError
 
     def put(self, count: int) -> None:
-        """Remember what is on top, by a number of ``count`` bytes: the most frequent opcode."""
+        """Store the top of the stack in the memo, by a number of ``count`` bytes: the most frequent opcode."""
         at = self.at
         self.at = at + count
         index, memo = int.from_bytes(self.data[at : at + count], "little"), self.memo

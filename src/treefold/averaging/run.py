@@ -1,4 +1,4 @@
-"""``average_checkpoints``, the command ``treefold average`` as a function: all inputs open, compared, then averaged."""
+"""``average_checkpoints``, the command ``treefold average`` as a function: opens, compares and averages all inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from treefold.errors import AverageOptionError, CheckpointError
 from treefold.errors.words import short
 from treefold.files import NEW_FILE_MODE, check_writable, clear_drafts, made_parents
 
-#: The interpreter, NumPy and what they load.
+#: The interpreter, NumPy and the libraries that they load.
 _PROCESS_BYTES = 60 << 20
 _MAGIC = re.compile(r"[*?\[]")
 _PEFT = re.compile(r"\.lora_(A|B|embedding_A|embedding_B)\b")
@@ -47,16 +47,16 @@ class Summary:
     Attributes:
         op: The operation.
         inputs: The files and folders, in their order; the base first if there is one.
-        output: Where it is written.
-        num_tensors: How many tensors are written, those that share memory with others included.
-        nbytes: Their bytes.
-        memory_bytes: About how much memory the run takes.
-        files: The names of the shards of a folder, with their bytes; empty for one file.
-        differences: Disagreements, as (tensor, what the first input has, other input, what that has).
+        output: The path of the output.
+        num_tensors: The number of tensors written, including those that share memory with others.
+        nbytes: Bytes of the tensors.
+        memory_bytes: An estimate of the memory that the run takes.
+        files: Bytes of each shard of a folder, by name. Empty for one file.
+        differences: Disagreements, as (tensor, what the first input has, other input, what that one has).
         partial: Tensors that only some of the inputs have.
-        converted: Tensors whose dtype was converted.
-        ties: Tensors that share the memory of another one, and its name.
-        others: What is beside the tensors and was left out.
+        converted: Tensors that were converted to another dtype.
+        ties: The name of another tensor, for each tensor that shares its memory.
+        others: Names of entries that are no tensors, and were left out.
         copied: Files of the first input that are copied into the folder.
         not_copied: Files and folders of the first input that are neither read nor copied.
         warnings: Sentences that a reader should see.
@@ -81,7 +81,7 @@ class Summary:
 
 
 class _AverageRun:
-    """The inputs of a run, open and compared until ``close``. ``selection``: what they make together."""
+    """The inputs of a run, open and compared until ``close``. ``selection``: the tensors to write."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _AverageRun:
             raise CheckpointError.unwritable("--output", self.output, error) from None
 
     def summary(self) -> Summary:
-        """Return what is written."""
+        """Return a summary of the output."""
         selection = self.selection
         names = [output.name for output in selection.outputs]
         warnings = [PEFT_WARNING] if any(_PEFT.search(name) for name in names) else []
@@ -160,7 +160,7 @@ class _AverageRun:
         )
 
     def _decide_folder(self, first: Checkpoint, layout: ModelFiles | None) -> bool:
-        """Tell whether the output is a folder: where the first input is one and the output has no ending of a file."""
+        """Tell whether the output is a folder: if the first input is one and the output has no file's ending."""
         is_file = self.output.suffix in OUTPUT_ENDINGS
         is_folder = layout is not None or first.path.is_dir()
         if not is_file and not is_folder:
@@ -170,7 +170,7 @@ class _AverageRun:
         return not is_file
 
     def _check_apart(self) -> None:
-        """Refuse an output inside an input, or around one."""
+        """Refuse an output inside an input, or one that contains an input."""
         output = Path(os.path.realpath(self.output))
         for path in self.paths:
             found = Path(os.path.realpath(path))
@@ -234,7 +234,7 @@ class _AverageRun:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Keep Python from looking for cycles of objects: headers make none, but many objects, which it looks at often."""
+    """Stop the cyclic garbage collector: headers make many objects, which it would visit often, and no cycles."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -252,7 +252,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _scratch_of(output: Path) -> Path:
-    """Return the nearest folder that exists around an output, for files without a name."""
+    """Return the nearest existing folder above an output, for temporary files without a name."""
     folder = Path(os.path.realpath(output)).parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
@@ -260,9 +260,9 @@ def _scratch_of(output: Path) -> Path:
 
 
 def _expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
-    """Return inputs with patterns replaced by what they match, and of all of them the last ``last`` by their numbers.
+    """Return inputs with patterns replaced by their matches, or the last ``last`` of all of them by their numbers.
 
-    A folder alone stands for the checkpoints in it, if only the last ones are taken.
+    With ``last``, a single folder stands for the checkpoints in it.
 
     Raises:
         AverageOptionError: a pattern that matches nothing, fewer inputs than ``last``.
@@ -312,6 +312,36 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Summary:
     """Average checkpoints into a file or a folder: exactly, and in constant memory.
+
+    Args:
+        inputs: Files, folders, indexes of shards, or patterns of their names; at least one.
+        output: A file, the format of which is that of its ending, or a folder if the first input is one. It appears
+            when it is whole.
+        op: ``"mean"``, ``"sum"``, or ``"combine"``: Σ wᵢ·xᵢ with weights of any sign, not divided.
+        weights: One number per input: text as on the command line, or numbers. A float counts with its exact binary
+            value.
+        decay: ``"linear"``, ``"cosine"`` or ``"1-sqrt"``: weights with the effect of this decay of the learning rate.
+        last: The number of inputs to take, the last ones by the numbers in their names; all by default. With ``last``,
+            a single folder stands for the checkpoints in it.
+        base: A checkpoint that is subtracted from all inputs first, and added at the end.
+        key: The mapping that holds the tensors, in files of nested dictionaries; dots between nested names, and a dot
+            alone for the top. By default it is found.
+        strip_prefix: Prefixes to remove from the names of tensors.
+        partial: True keeps tensors that only some inputs have, averaged over those.
+        only: Patterns of names of tensors to take, as of files: ``"model.layers.*"``.
+        skip: Patterns of names of tensors to leave out.
+        dtype: The dtype of floats in the output, 8-bit floats included: the exact value, rounded to it once. By default
+            each tensor keeps its own.
+        integers: ``"mean"`` averages integers that differ, and ``"first"`` takes those of the first input. By default
+            counters are averaged, and others are refused, because they may be codes of a quantized model.
+        max_shard_size: The most bytes of a file of an output folder, as a number or as ``"5GB"``; by default the files
+            are those of the first input.
+        dry_run: True writes nothing.
+        on_start: Called with the number of bytes that will be read.
+        on_bytes: Called with the number of bytes that were read, now and then.
+
+    Returns:
+        What was written, or would be. With ``dry_run`` it may hold differences.
 
     Args:
         inputs: Files, folders, indexes of shards, or patterns of their names.

@@ -1,8 +1,8 @@
 """safetensors files: a length, a header in JSON, and the tensors' bytes.
 
 The header is checked here, by the rules of the safetensors library and a little more. That library opens a file by its
-name, so what it has checked need not be what is read. Ranges may not overlap, leave holes or reach beyond the file,
-shapes must fit them, and no name stands twice.
+name, so the file that it checks need not be the one that is read here. Ranges may not overlap, leave holes or exceed
+the file. Shapes must fit them, and no name may occur twice.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_safetensors(file: OpenFile) -> Checkpoint:
 
 
 class _HeaderEntry(NamedTuple):
-    """A tensor of a header: its bytes, and dtype and shape, or None and the bits of a dtype that is not averaged."""
+    """A tensor of a header: its range of bytes, dtype and shape; or None and the bits of a dtype without averages."""
 
     first: int
     last: int
@@ -69,7 +69,7 @@ class _HeaderEntry(NamedTuple):
 
 
 def _read_header(file: OpenFile) -> tuple[dict[str, Any], int]:
-    """Return the header and where the data begins."""
+    """Return the header and the position at which the data begins."""
     length = int.from_bytes(file.read(0, min(_LENGTH_BYTES, file.nbytes)), "little")
     data = _LENGTH_BYTES + length
     if file.nbytes < _LENGTH_BYTES or data > file.nbytes or length > _MOST_HEADER_BYTES:
@@ -100,7 +100,7 @@ def _is_of_text(metadata: object) -> bool:
 
 
 def is_text(name: str) -> bool:
-    """Tell whether a string is Unicode text: half of a surrogate pair is none."""
+    """Tell whether a string is Unicode text, which half of a surrogate pair is not."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -119,7 +119,7 @@ def _range_of(path: Path, name: str, entry: Any) -> tuple[int, int]:
 
 
 def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Spec]) -> _HeaderEntry | dict[str, Any]:
-    """Return an entry in little memory; as it is, if something is wrong with it. ``specs``: those that were seen."""
+    """Return a compact entry, or the parsed one unchanged if it is wrong. ``specs``: a cache of dtypes and shapes."""
     code, shape, offsets = found.get("dtype"), found.get("shape"), found["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:  # noqa: PLR2004 - a range
         return found
@@ -130,7 +130,7 @@ def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Sp
     if key in specs:
         spec = specs[key]
         return _HeaderEntry(first, last, code, spec, spec.nbytes * 8)
-    size = 1  # the product must not overflow on the way, whatever comes behind
+    size = 1  # No partial product may overflow, even if a later length is 0.
     for length in shape:
         size *= length
         if size > _MOST_LENGTH:
@@ -150,7 +150,7 @@ def _json(value: Any) -> str:
 
 
 class SafetensorsWriter:
-    """Writes the header at once and the tensors as they come."""
+    """Writes the header at once, then the tensors in turn."""
 
     def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> None:
         """Write the header; the tensors must follow in the order of ``specs``."""
@@ -169,15 +169,15 @@ class SafetensorsWriter:
 
     @contextlib.contextmanager
     def tensor(self, name: str) -> Iterator[BinaryIO]:  # noqa: ARG002 - the header says what comes when
-        """Give the file itself."""
+        """Yield the file, for the contents of the next tensor."""
         yield self._file
 
     def close(self) -> None:
-        """Do nothing: all that describes the tensors stands before them."""
+        """Do nothing: the header, which describes the tensors, is written before them."""
 
 
 def check_held(path: Path, specs: Mapping[str, Spec]) -> None:
-    """Refuse what a safetensors file cannot hold.
+    """Refuse tensors that a safetensors file cannot hold.
 
     Raises:
         CheckpointError: complex128, or a tensor named as the metadata is.

@@ -1,4 +1,4 @@
-"""Which tensors of several inputs go together: renamed, chosen, compared, and in which dtype they meet."""
+"""Matches the tensors of several inputs: renames, chooses and compares them, and finds their common dtype."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTERS = frozenset({"num_batches_tracked", "n_averaged", "num_updates", "step
 
 @dataclass(frozen=True, slots=True)
 class TensorChoice:
-    """Which tensors are taken, and as what."""
+    """The options that choose tensors, rename them and set their dtype."""
 
     strip_prefix: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class TensorChoice:
 
 
 class Difference(NamedTuple):
-    """A row of the table of disagreements: tensor, what the first input has, another input, what that has."""
+    """A row of the table of disagreements: tensor, what the first input has, another input, what that one has."""
 
     name: str
     expected: str
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor to write: the tensors that it is made of, and how. ``work``: what all of them are while they meet."""
+    """A tensor to write, the tensors from which it is computed, and the rule. ``work``: their common dtype."""
 
     name: str
     spec: Spec
@@ -62,7 +62,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What several inputs make together. ``ties``: names that are stored under another name, and that name."""
+    """The tensors to write, and what was found beside them.
+
+    Attributes:
+        ties: The name under which a tensor is stored, for each tensor that shares the memory of another.
+
+    """
 
     outputs: list[Output]
     ties: dict[str, str]
@@ -73,27 +78,27 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Converted:
-    """A tensor of floats in another dtype, which holds all their values."""
+    """A tensor of floats, converted to a dtype that holds all their values."""
 
     spec: Spec
     tensor: Tensor
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Contents]:
-        """Open it."""
+        """Open the tensor for reading."""
         with self.tensor.open() as contents:
             yield _ConvertedContents(contents, self.tensor.spec, self.spec)
 
 
 class _ConvertedContents:
-    """Contents that are converted as they are taken."""
+    """Contents that are converted while they are read."""
 
     def __init__(self, contents: Contents, source: Spec, target: Spec) -> None:
-        """Start at the beginning."""
+        """Start at the beginning of the tensor."""
         self._contents, self._source, self._target = contents, source.numpy_dtype, target
 
     def take(self, nbytes: int) -> Bytes:
-        """Return new blocks."""
+        """Return the next ``nbytes``, converted, in a new block."""
         count = nbytes // self._target.itemsize
         block = self._contents.take(count * self._source.itemsize)
         values = block[: block.size - block.size % self._source.itemsize].view(self._source)
@@ -140,7 +145,10 @@ def _is_chosen(name: str, choice: TensorChoice) -> bool:
 def agree(
     checkpoints: Sequence[Checkpoint], combination: Combination, choice: TensorChoice, *, keeps_ties: bool = True
 ) -> Selection:
-    """Match the tensors of prepared inputs by name. ``keeps_ties``: what shares memory in all is stored once."""
+    """Match the tensors of prepared inputs by name.
+
+    ``keeps_ties``: tensors that share memory in all inputs are stored once.
+    """
     tables, is_partial = _with_ties(checkpoints), choice.is_partial
     coded = set().union(*(checkpoint.coded for checkpoint in checkpoints))
     paths = tuple(checkpoint.path for checkpoint in checkpoints)
@@ -168,7 +176,7 @@ def agree(
             selection.partial.append(name)
             whose = tuple(paths[index] for index in present)
             if is_partial and not any(combination.numerators[index] for index in present):
-                continue  # what weighs nothing leaves nothing
+                continue  # no mean of inputs that all have weight 0
             part = combination.among(present) if is_partial else combination
         elif has_ties:
             stored = tuple(checkpoint.ties.get(name, name) for checkpoint in checkpoints)
@@ -183,13 +191,13 @@ def agree(
 
 
 def _asked(spec: Spec, rule: Rule, dtype: str | None) -> Spec:
-    """Return what is asked for of a tensor: codes stay in their dtype, as integers do."""
+    """Return the tensor in the requested dtype; integers and codes keep their own."""
     is_float = rule is Rule.FOLD and spec.dtype in (*FLOATS, *TRAVELLING)
     return Spec(dtype, spec.shape) if dtype is not None and is_float else spec
 
 
 def _work_of(spec: Spec, tensors: Sequence[Tensor]) -> Spec:
-    """Return what tensors are while they meet: a dtype that holds the values of all, so that they are rounded once."""
+    """Return the tensor in a dtype that holds the values of all inputs, so that the result is rounded once."""
     dtypes = {spec.dtype, *(tensor.spec.dtype for tensor in tensors)}
     if len(dtypes) == 1 or not dtypes <= {*FLOATS, *TRAVELLING}:
         return spec
@@ -209,7 +217,7 @@ def _names_of(tables: Sequence[dict[str, Tensor]]) -> list[str]:
 def _differences(
     name: str, found: Sequence[Spec | None], paths: Sequence[Path], *, is_partial: bool
 ) -> Iterator[Difference]:
-    """Yield in what inputs differ from the first, or from the first that has the tensor."""
+    """Yield how inputs differ from the first, or from the first that has the tensor."""
     expected = next(spec for spec in found if spec is not None) if is_partial else found[0]
     for path, spec in zip(paths[1:], found[1:], strict=True):
         if spec != expected and not (spec is None and is_partial):
@@ -217,10 +225,10 @@ def _differences(
 
 
 def _with_ties(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Tensor]]:
-    """Return for each input its tensors by name, those that are stored under another name included.
+    """Return the tensors of each input by name, including names that are stored under another name.
 
-    Libraries leave out of safetensors files what shares memory with another tensor: a name that one input lacks, and
-    that another one ties to a name which the first has, is tied there, too.
+    Libraries leave a tensor out of safetensors files if it shares memory with another. If one input ties a name to
+    another, all inputs that have only one of the two get both.
     """
     known = {name: kept for checkpoint in checkpoints for name, kept in checkpoint.ties.items()}
     for checkpoint in checkpoints if known else ():
@@ -233,7 +241,7 @@ def _with_ties(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Tensor]]:
 
 
 def explain(differences: Sequence[Difference], checkpoints: Sequence[Checkpoint]) -> CheckpointError:
-    """Return the error for inputs that disagree, with the remedy where there is one."""
+    """Return the error for inputs that disagree, with a remedy if there is one."""
     error = _explained({difference.name for difference in differences}, checkpoints)
     error.differences = differences
     return error
@@ -253,9 +261,9 @@ def _explained(names: set[str], checkpoints: Sequence[Checkpoint]) -> Checkpoint
 
 
 def coded_names(checkpoint: Checkpoint) -> set[str]:
-    """Return the names of codes: of all 8-bit numbers of a quantized model, or of those with a scale beside them.
+    """Return the names of tensors of codes: 8-bit numbers of a quantized model, or those with a scale beside them.
 
-    Beside ``l.weight`` stand ``l.weight_scale``, ``l.weight._scale`` and ``l.quantizer.scale``.
+    A scale of ``l.weight`` is ``l.weight_scale``, ``l.weight._scale`` or ``l.quantizer.scale``.
     """
     names = {name for name, tensor in checkpoint.tensors.items() if tensor.spec.dtype in (*INTEGERS, *TRAVELLING)}
     if any(key.startswith(("quant", "compression_config")) and said for key, said in checkpoint.config.items()):
@@ -269,7 +277,7 @@ def coded_names(checkpoint: Checkpoint) -> set[str]:
 
 
 def _rule_of(name: str, spec: Spec, op: Op, integers: str | None, *, is_coded: bool) -> Rule:
-    """Return what becomes of a tensor: whole numbers that differ may be codes, of which there is no mean."""
+    """Return the rule for a tensor: whole numbers that differ may be codes, which have no mean."""
     if spec.dtype in INTEGERS:
         is_number = not spec.shape or name.rpartition(".")[2] in _COUNTERS or (op is Op.SUM and not is_coded)
     elif spec.dtype in TRAVELLING and is_coded:
@@ -282,7 +290,7 @@ def _rule_of(name: str, spec: Spec, op: Op, integers: str | None, *, is_coded: b
 
 
 def check_choice(choice: TensorChoice, selection: Selection) -> None:
-    """Refuse a choice that leaves nothing.
+    """Refuse options that leave no tensor.
 
     Raises:
         AverageOptionError: naming the options.

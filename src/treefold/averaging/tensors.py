@@ -1,7 +1,7 @@
-"""What all kinds of checkpoints have in common: named tensors, each read as bytes from its first to its last.
+"""Shared by all formats of checkpoints: named tensors, each read as bytes from its first to its last.
 
-Files are opened once and seen through memory maps: nothing is copied that lies in order. Tensors that are stored in
-another order than row by row are put in order as they are read.
+Files are opened once and read through memory maps. Tensors that are stored row by row are not copied. Others are put in
+order while they are read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHUNK = 1 << 14  # elements that are put in order at once
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor without its contents. ``dtype`` is NumPy's name of one in the table of dtypes."""
+    """The dtype and shape of a tensor. ``dtype`` is a name in the table of dtypes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,12 +42,12 @@ class Spec:
     nbytes: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Count the bytes once: they are asked for often."""
+        """Compute the bytes once, because they are asked for often."""
         object.__setattr__(self, "nbytes", math.prod(self.shape) * self.itemsize)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype as an object: that of some needs a package, which is not imported before."""
+        """The dtype as NumPy's object; for some dtypes this imports a package."""
         return numpy_dtype(self.dtype)
 
     @property
@@ -56,7 +56,7 @@ class Spec:
         return DTYPES[self.dtype].bits // 8
 
     def __str__(self) -> str:
-        """Write it as in a message: ``float32 (3, 4)``."""
+        """Return it as messages have it: ``float32 (3, 4)``."""
         return f"{self.dtype} {self.shape}"
 
 
@@ -64,7 +64,7 @@ class Contents(Protocol):
     """The contents of one tensor, in native byte order and row-major, from the first byte to the last."""
 
     def take(self, nbytes: int) -> Bytes:
-        """Return what comes next, valid until the next call; less than asked for if the file ends too early."""
+        """Return the next ``nbytes``, valid until the next call; fewer if the file ends too early."""
 
 
 class Tensor(Protocol):
@@ -72,20 +72,25 @@ class Tensor(Protocol):
 
     @property
     def spec(self) -> Spec:
-        """Its dtype and shape."""
+        """The tensor's dtype and shape."""
 
     def open(self) -> contextlib.AbstractContextManager[Contents]:
-        """Open it for reading."""
+        """Open the tensor for reading."""
 
 
 @dataclass(slots=True)
 class Checkpoint:
     """An open input: one file, or the files of one model.
 
-    ``metadata``: what a safetensors header says beside the tensors. ``ties``: names of tensors that are stored under
-    another name, and that name. ``others``: names of what is beside the tensors and no tensor, which is left out.
-    ``shards``: the file that each tensor of a folder lies in. ``config``: the parsed ``config.json`` of a folder.
-    ``coded``: names of tensors that hold codes of a quantized model. ``kind``: its format in words, for messages.
+    Attributes:
+        kind: The format in words, for messages.
+        metadata: The entries of a safetensors header beside the tensors.
+        ties: The name under which a tensor is stored, for tensors that are stored under another name.
+        others: The names of entries that are no tensors, which are left out.
+        shards: The file of each tensor of a folder.
+        config: The parsed ``config.json`` of a folder.
+        coded: The names of tensors that hold codes of a quantized model.
+
     """
 
     path: Path
@@ -101,14 +106,14 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever reading a file raises into one sentence. What is read is foreign, and so is what reads it."""
+    """Turn any error of reading a file into one sentence: neither the bytes nor the library that reads them is ours."""
     try:
         yield
     except CheckpointError:
         raise
     except OSError as error:
         raise CheckpointError.unreadable(path, error) from None
-    except Exception as error:  # noqa: BLE001 - libraries do not say what they raise for bytes that lie
+    except Exception as error:  # noqa: BLE001 - libraries do not document what they raise for damaged bytes
         raise CheckpointError.foreign(path, kind, error) from None
 
 
@@ -117,7 +122,7 @@ if sys.platform != "win32":
 
 
 class OpenFile:
-    """A regular file, open until ``close``: what was checked is what is read, whatever becomes of its name.
+    """A regular file that stays open until ``close``, so that the bytes read are those checked, even if it is renamed.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
@@ -141,21 +146,22 @@ class OpenFile:
         self._resident = 0
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return bytes from a position on; fewer where the file ends."""
+        """Return bytes from a position on; fewer if the file ends."""
         self.file.seek(start)
         return self.file.read(nbytes)
 
     def read_into(self, start: int, block: Bytes) -> int:
-        """Copy bytes into a block and return how many there were."""
+        """Copy bytes into a block and return their number."""
         if hasattr(os, "preadv"):
             return os.preadv(self.file.fileno(), [block.data], start)
         self.file.seek(start)
         return self.file.readinto(block.data)  # type: ignore[attr-defined,no-any-return]  # typeshed: not every file
 
     def view(self, start: int, stop: int, *, end: int) -> Bytes:
-        """Return bytes, and tell the system that those up to ``end`` come next; what an earlier view showed may go.
+        """Return bytes, tell the system that those up to ``end`` come next, and let it evict those of earlier views.
 
-        Fewer bytes than asked for where the file has become shorter: to touch what is gone ends the process.
+        Returns fewer bytes than asked for if the file has become shorter, because touching missing pages ends the
+        process.
         """
         size = os.fstat(self.file.fileno()).st_size
         if self._map is None and 0 < self.nbytes <= size:
@@ -168,9 +174,9 @@ class OpenFile:
         return self._bytes[start:available]
 
     def forget(self, stop: int) -> None:
-        """Let go of what views showed, up to ``stop``: a checkpoint may have any number of files.
+        """Evict the pages of views up to ``stop``, and drop the map: a checkpoint may have any number of files.
 
-        The map goes, too, with its last view: it holds a descriptor of its own.
+        The map holds a descriptor of its own, which is closed with the last view.
         """
         self._advise("MADV_DONTNEED", self._resident, stop)
         self._map, self._bytes = None, np.empty(0, np.uint8)
@@ -180,13 +186,13 @@ class OpenFile:
             self._map.madvise(getattr(mmap, advice), start, stop - start)
 
     def close(self) -> None:
-        """Close the file; the map goes with its last view."""
+        """Close the file. The map is closed with its last view."""
         self.file.close()
 
 
 @contextlib.contextmanager
 def many_files() -> Iterator[None]:
-    """Let the process open as many files as the system allows it: shards of all inputs are open together."""
+    """Raise the process's limit on open files to what the system allows: shards of all inputs are open together."""
     if sys.platform == "win32":  # it has no such limit
         yield
         return
@@ -204,7 +210,7 @@ def many_files() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A tensor whose bytes lie in a file in a row, as they are."""
+    """A tensor in consecutive bytes of a file, stored row by row."""
 
     spec: Spec
     file: OpenFile
@@ -212,7 +218,7 @@ class Span:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[MappedContents]:
-        """Open it."""
+        """Open the tensor for reading."""
         stop = self.start + self.spec.nbytes
         try:
             yield MappedContents(self.file, self.start, stop)
@@ -235,14 +241,14 @@ class Span:
 
 
 class MappedContents:
-    """Bytes of a file from a position to another."""
+    """The bytes of a file between two positions."""
 
     def __init__(self, file: OpenFile, start: int, stop: int) -> None:
-        """Start at the beginning."""
+        """Start at the first position."""
         self._file, self._position, self._stop = file, start, stop
 
     def take(self, nbytes: int) -> Bytes:
-        """Return a view of the file."""
+        """Return a view of the next bytes of the file."""
         start = self._position
         self._position = min(start + nbytes, self._stop)
         return self._file.view(start, self._position, end=self._stop)
@@ -250,7 +256,7 @@ class MappedContents:
 
 @contextlib.contextmanager
 def spooled(contents: Contents, nbytes: int, directory: Path, *, path: Path, name: str) -> Iterator[Bytes]:
-    """Give contents, at least one byte, as the bytes of a mapped file without a name: on disk, and not in memory.
+    """Copy contents, at least one byte, to a temporary file without a name, and yield its mapped bytes.
 
     Raises:
         CheckpointError: the tensor ``name`` of the file ``path`` ends too early.
@@ -269,7 +275,7 @@ def spooled(contents: Contents, nbytes: int, directory: Path, *, path: Path, nam
 
 @contextlib.contextmanager
 def gathered(cells: Sequence[Cell], spec: Spec, directory: Path, *, name: str) -> Iterator[Bytes]:
-    """Give the contents of a tensor that is stored as cells of a grid, put together on disk.
+    """Put the cells of a grid together to one tensor in a temporary file, and yield its mapped bytes.
 
     Raises:
         CheckpointError: a cell ends too early.
@@ -293,35 +299,36 @@ def gathered(cells: Sequence[Cell], spec: Spec, directory: Path, *, name: str) -
                     first = cell.offsets[0] + start
                     shape = (count, *cell.tensor.spec.shape[1:])
                     whole[(slice(first, first + count), *inner)] = piece.view(spec.numpy_dtype).reshape(shape)
-            if hasattr(mmap, "MADV_DONTNEED"):  # what is written is the file's, and need not stay in memory
+            if hasattr(mmap, "MADV_DONTNEED"):  # written pages are the file's, and need not stay in memory
                 memory.madvise(mmap.MADV_DONTNEED)
         yield np.frombuffer(memory, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A tensor that is a part of another, and where it begins in it."""
+    """A part of another tensor, and the offsets at which it begins there."""
 
     offsets: tuple[int, ...]
     tensor: Tensor
 
 
 class ReorderedContents:
-    """An array of any strides and any byte order, row by row in the native one."""
+    """An array of any strides and byte order, read row by row in native byte order."""
 
     def __init__(
         self, array: npt.NDArray[Any], *steps: Callable[..., object], before: Callable[[], object] = lambda: None
     ) -> None:
-        """Start at the beginning.
+        """Start at the beginning of the array.
 
-        ``steps``: NumPy's functions that each block goes through, as ``np.conjugate``. ``before``: called before each.
+        ``steps``: functions of NumPy that are applied to each block, such as ``np.conjugate``. ``before``: called
+        before each block.
         """
         self._before, self._dtype, self._steps, self._next = before, array.dtype.newbyteorder("="), steps, 0
         flags, keep = ["external_loop", "buffered", "ranged"], [["readonly"]]
         self._elements = np.nditer(array, flags, keep, [self._dtype], order="C", casting="equiv", buffersize=_CHUNK)  # type: ignore[call-overload]  # typeshed: lists of literals only
 
     def take(self, nbytes: int) -> Bytes:
-        """Copy what comes next into a new block."""
+        """Copy the next bytes into a new block."""
         self._before()
         block = np.empty(nbytes // self._dtype.itemsize, self._dtype)
         self._elements.iterrange = (self._next, self._next + block.size)

@@ -1,6 +1,6 @@
 """PyTorch's files, read and written without PyTorch: an archive of one record per tensor, and a pickle that names them.
 
-The pickle is read as data. It says where each tensor lies in the records.
+The pickle is read as data, and locates each tensor in the records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STORAGES = {f"{row.torch}Storage": row.name for row in DTYPES.values() if row.t
 _UNTYPED = "UntypedStorage"
 _MOST_LENGTH = (1 << 63) - 1
 _MOST_DEPTH = 4  # of mappings around the tensors
-#: How mappings are named that hold the tensors of a model, and what --key says for those outside of any mapping.
+#: The usual names of mappings that hold a model's tensors, and the value of --key for tensors outside of any.
 MODELS = frozenset({"state_dict", "model", "model_state_dict", "model_state", "module", "net", "weights", "params"})
 TOP = "."
 #: Mappings of a training run, which may hold tensors that are no model's.
@@ -55,7 +55,7 @@ _ROOT = "archive"
 
 
 class _Place(NamedTuple):
-    """What makes two tensors the same memory: the storage, the first element, lengths, strides and marks."""
+    """A place in memory: storage, first element, lengths, strides and marks. Tensors at one place are tied."""
 
     storage: str
     offset: int
@@ -66,7 +66,7 @@ class _Place(NamedTuple):
 
 
 class _StridedSpec(NamedTuple):
-    """A tensor without its place. ``reach``: elements from the first to the last."""
+    """A tensor without its place. ``reach``: the number of elements from the first to the last."""
 
     spec: Spec
     reach: int
@@ -75,7 +75,7 @@ class _StridedSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StridedTensor:
-    """A tensor whose elements do not lie row by row, or are conjugated or negated by a mark."""
+    """A tensor that is not stored row by row, or that a mark conjugates or negates."""
 
     spec: Spec
     name: str
@@ -86,7 +86,7 @@ class StridedTensor:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Contents]:
-        """Give the elements in order, from where they lie."""
+        """Yield the elements in order, read from the mapped file."""
         item = self.spec.itemsize
         stop = self.start + _reach(self.spec.shape, self.strides) * item
 
@@ -100,14 +100,14 @@ class StridedTensor:
         strides = [item * stride for stride in self.strides]
         array = np.ndarray(self.spec.shape, self.spec.numpy_dtype, stored().data, strides=strides)
         try:
-            # Looked at before each block: to touch what is gone from a mapped file ends the process.
+            # The size is checked before each block: touching missing pages of a mapped file ends the process.
             yield ReorderedContents(array, *steps, before=stored)
         finally:
             self.file.forget(stop)
 
 
 def read_torch(file: OpenFile, *, key: str | None = None) -> Checkpoint:
-    """Read where the tensors of a file lie. ``key``: the mapping that holds them, with dots between nested names.
+    """Locate the tensors of a file. ``key``: the mapping that holds them, with dots between nested names.
 
     Raises:
         CheckpointError: it is not as torch.save writes it, or holds no tensors by name.
@@ -117,11 +117,11 @@ def read_torch(file: OpenFile, *, key: str | None = None) -> Checkpoint:
         archive = _Archive(file)
         found, others = _mapping_of(file.path, archive.read(), key)
         checkpoint = Checkpoint(file.path, KIND, others=others)
-        # What PyTorch's own safetensors files say, and some loaders insist on.
+        # As in PyTorch's own safetensors files; some loaders require it.
         checkpoint.metadata["format"] = "pt"
         places: dict[_Place, str] = {}
         for name in list(found):
-            place = archive.place(name, found.pop(name))  # what a pickle says of a tensor is large, and goes here
+            place = archive.place(name, found.pop(name))  # frees the tensor's description, which is large
             if place in places:
                 checkpoint.ties[name] = places[place]
             elif math.prod(place.shape):
@@ -131,7 +131,7 @@ def read_torch(file: OpenFile, *, key: str | None = None) -> Checkpoint:
 
 
 def read_single_tensor(file: OpenFile, name: str, *, start: int, stop: int) -> Tensor:
-    """Read a tensor alone, which a part of a file holds as torch.save writes it.
+    """Read a single tensor from a part of a file that torch.save wrote.
 
     Raises:
         CheckpointError: it is none.
@@ -143,7 +143,7 @@ def read_single_tensor(file: OpenFile, name: str, *, start: int, stop: int) -> T
 
 
 class _Archive:
-    """The records of an archive, and what its pickle describes."""
+    """The records of an archive, and the contents of its pickle."""
 
     def __init__(self, file: OpenFile, start: int = 0, stop: int | None = None) -> None:
         self.file = file
@@ -188,7 +188,7 @@ class _Archive:
         return _Place(key, offset, shape, strides, dtype, signs)
 
     def tensor(self, name: str, place: _Place) -> Tensor:
-        """Return the tensor of a place."""
+        """Return the tensor at a place."""
         spec, _, is_in_order = _strided_spec(place.dtype, place.shape, place.strides)
         record: Record = self.records[f"{self.root}/data/{place.storage}"]
         start = record.start + place.offset * spec.itemsize
@@ -199,14 +199,14 @@ class _Archive:
 
 @functools.lru_cache(maxsize=1024)  # a model has many tensors, and few shapes
 def _strided_spec(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> _StridedSpec:
-    """Return what follows from lengths and strides; nothing is reached where their numbers differ."""
+    """Return the spec of these lengths and strides; its reach is 0 if they differ in number."""
     is_whole = len(strides) == len(shape)
     reach, is_in_order = (_reach(shape, strides), _is_in_order(shape, strides)) if is_whole else (0, False)
     return _StridedSpec(Spec(dtype, shape), reach, is_in_order)
 
 
 def _plain(value: Any) -> PickledCall | None:
-    """Return the call that makes a plain tensor, without what a parameter or a type adds; None for all else."""
+    """Return the call that makes a plain tensor, without the layers of a parameter or a type; None for other values."""
     while isinstance(value, PickledCall):
         if value.function in _PARAMETERS:
             value = value.arguments[0]
@@ -218,7 +218,7 @@ def _plain(value: Any) -> PickledCall | None:
 
 
 def _storage_of(storage: object) -> tuple[str, str, int]:
-    """Return class, key and length of what a pickle says of a storage."""
+    """Return the class, key and length of a storage in a pickle."""
     if not isinstance(storage, Persistent):
         raise TypeError
     word, kind, key, _, length = storage.key
@@ -231,7 +231,7 @@ def lengths_of(numbers: Any) -> tuple[int, ...]:
     """Return lengths, strides or offsets as whole numbers.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are no lengths.
 
     """
     if isinstance(numbers, PickledCall):  # torch.Size
@@ -243,7 +243,7 @@ def lengths_of(numbers: Any) -> tuple[int, ...]:
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many elements lie from the first to the last."""
+    """Return the number of elements from the first to the last in memory."""
     if 0 in shape:
         return 0
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
@@ -259,7 +259,7 @@ def _is_in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _mapping_of(path: Path, contents: Any, key: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the mapping that holds tensors by name, without what is no tensor, and the names of what is left out."""
+    """Return the mapping that holds tensors, without other entries, and the names of these."""
     if not isinstance(contents, dict):
         raise CheckpointError.not_tensors(path, _name_of(contents))
     if {"state", "param_groups"} <= contents.keys():
@@ -295,7 +295,7 @@ def _at(path: Path, contents: Mapping[Any, Any], key: str) -> Mapping[Any, Any]:
 
 
 def _mappings_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield mappings and sequences in a mapping or a sequence, by name or number."""
+    """Yield the mappings and sequences inside a mapping or a sequence, by name or number."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for name, inner in items:
         if isinstance(name, str | int) and isinstance(inner, dict | list | tuple):
@@ -315,8 +315,8 @@ def _places(contents: Any, prefix: str = "", depth: int = 0) -> Iterator[str]:
 def _is_tensor(value: Any) -> bool:
     """Tell whether a value is a tensor, or an object of another class that holds stored numbers.
 
-    Objects without any are left out with numbers, texts and settings; one with some may be a weight, and is refused
-    later.
+    Objects without stored numbers are left out, like numbers, texts and settings. An object with some may be a weight,
+    and is refused later.
     """
     if not isinstance(value, PickledCall):
         return False
@@ -352,7 +352,7 @@ class TorchWriter:
     """Writes a dictionary of tensors as ``torch.save`` does: ``torch.load`` reads it, mapped or not."""
 
     def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec], ties: Mapping[str, str]) -> None:
-        """Write the pickle; the tensors must follow. ``ties``: names that share the memory of others."""
+        """Write the pickle; the tensors must follow in its order. ``ties``: names that share the memory of others."""
         self.path = path
         self._specs, self._keys = specs, {name: str(number) for number, name in enumerate(specs)}
         self._archive = ArchiveWriter(file)
@@ -362,7 +362,7 @@ class TorchWriter:
                 record.write(contents)
 
     def tensor(self, name: str) -> AbstractContextManager[ArchiveRecord]:
-        """Give what takes the tensor's contents."""
+        """Yield a writer for the tensor's contents."""
         return self._archive.record(f"{_ROOT}/data/{self._keys[name]}", self._specs[name].nbytes)
 
     def close(self) -> None:
@@ -371,7 +371,7 @@ class TorchWriter:
 
 
 def _pickle(specs: Mapping[str, Spec], keys: Mapping[str, str], ties: Mapping[str, str]) -> bytes:
-    """Return the pickle of protocol 2 of a dictionary of tensors."""
+    """Return a pickle of protocol 2 of a dictionary of tensors."""
     out = io.BytesIO()
     out.write(b"\x80\x02}(")
     for name, spec in specs.items():

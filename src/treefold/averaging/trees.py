@@ -23,16 +23,24 @@ T = TypeVar("T")
 
 # It holds nothing but plans it has made.
 _OPS = ReductionToOneDevice()
-#: Stands where another kind of leaf is averaged, so that errors name the place of each.
+#: Replaces leaves of other kinds, so that errors name the right place in the tree.
 _NOTHING = np.zeros((), np.float32)
 
 
 def average(trees: Iterable[T], weights: Weights | None = None) -> T:
     """Return the average of pytrees: models' parameters, as dictionaries, lists and dataclasses of arrays.
 
-    Floating-point and complex leaves are the (weighted) mean, the exact value rounded once, on the device of the first
-    tree. Integers keep their dtype: the nearest whole number to the exact mean, halves to even. Flags (bool) and
-    everything that is no number must be equal in all trees.
+    Floating-point and complex leaves get the (weighted) mean, the exact value rounded once, on the device of the first
+    tree. Integers keep their dtype, and get the whole number nearest to the exact mean, halves to even. Flags (bool)
+    and values that are no numbers must be equal in all trees.
+
+    Args:
+        trees: Trees of one structure, with equal shapes and dtypes; at least one.
+        weights: One number ≥ 0 per tree, such as the number of examples that each model has seen. All count alike by
+            default.
+
+    Returns:
+        A new tree of the structure of the first.
 
     Args:
         trees: Trees of one structure.
@@ -48,7 +56,6 @@ def average(trees: Iterable[T], weights: Weights | None = None) -> T:
     >>> import numpy as np
     >>> average([{"w": np.array([1.0]), "step": 10}, {"w": np.array([4.0]), "step": 13}], weights=[1, 2])
     {'w': array([3.]), 'step': 12}
-
     """
     is_one = isinstance(trees, Mapping | AbstractSet | str | bytes) or backend_of(trees) is not None
     if is_one or not isinstance(trees, Iterable):
@@ -78,7 +85,7 @@ def average(trees: Iterable[T], weights: Weights | None = None) -> T:
 
 
 def _kind_of(leaf: Any) -> str:
-    """Return how a leaf is averaged: as floats, as whole numbers and flags, or not."""
+    """Return how a leaf is averaged: as "float", as "whole" (integers and flags), or not at all ("other")."""
     if isinstance(leaf, bool | int):
         return "whole"
     if isinstance(leaf, float | complex):
@@ -90,14 +97,14 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _with_only(leaves: Sequence[Any], spec: Any, kinds: Sequence[str], kind: str) -> Any:
-    """Return a tree with the leaves of one kind alone; where structures differ, whole, so that the error says how."""
+    """Return a tree in which other kinds of leaves are replaced; its structure stays, so that errors can name it."""
     if len(leaves) != len(kinds):
         return unflatten(spec, [leaf if _kind_of(leaf) == kind else _NOTHING for leaf in leaves])
     return unflatten(spec, [leaf if one == kind else _NOTHING for leaf, one in zip(leaves, kinds, strict=True)])
 
 
 def _nearest(row: Sequence[Any], shares: Sequence[int], path: str) -> Any:
-    """Return the whole number nearest to a mean, or the flag that all trees agree on, as what the first leaf is."""
+    """Return the whole number nearest to the mean, or the flag that all trees agree on, in the first leaf's type."""
     first = row[0]
     if isinstance(first, bool):
         return _equal(row, path)

@@ -1,4 +1,4 @@
-"""What is written: one file of any kind, or a folder of shards with their index, whole or not at all.
+"""Writes the output: one file of any format, or a folder of shards with their index, whole or not at all.
 
 Tensors move from the inputs to the output block by block, so that memory does not grow with them.
 """
@@ -39,23 +39,26 @@ _BATCH_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file to be written, and the tensors in it, in their order."""
+    """A file to be written, with its tensors in order."""
 
     name: str
     outputs: tuple[Output, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors."""
+        """Bytes of all tensors of the file."""
         return sum(output.spec.nbytes for output in self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be written and where.
+    """The output: its path, its files, and their contents.
 
-    ``ties``: names that share the memory of others. ``copied``: the files of the first input, the small ones of
-    which are copied into the folder.
+    Attributes:
+        ties: The names that share the memory of others.
+        copied: The files of the first input. The small ones are copied into the folder.
+        changes: New values for keys in the copied ``config.json``.
+
     """
 
     path: Path
@@ -74,14 +77,14 @@ class Target:
 
     @property
     def specs(self) -> dict[str, Spec]:
-        """What all tensors are, by name, in the same order."""
+        """The dtype and shape of every tensor by name, in the order in which they are written."""
         return {output.name: output.spec for output in self.outputs}
 
 
 def plan_shards(
     outputs: Sequence[Output], first: Checkpoint, layout: ModelFiles | None, *, is_folder: bool, most_bytes: int | None
 ) -> tuple[Shard, ...]:
-    """Return the files to write: as the first input has them, or of at most so many bytes."""
+    """Return the files to write: those of the first input, or files of at most ``most_bytes``."""
     if not is_folder:
         return (Shard("", _aligned(outputs)),)
     groups: list[list[Output]] = []
@@ -96,7 +99,7 @@ def plan_shards(
     else:
         by_shard: dict[str, list[Output]] = {}
         last = ""
-        for output in outputs:  # what the first input does not have goes beside the tensor before it
+        for output in outputs:  # A tensor that the first input lacks goes into the shard of the one before.
             last = first.shards.get(output.name, last)
             by_shard.setdefault(last, []).append(output)
         groups = [by_shard[shard] for shard in sorted(by_shard)]
@@ -108,7 +111,7 @@ def plan_shards(
 
 
 def _aligned(outputs: Sequence[Output]) -> tuple[Output, ...]:
-    """Return wide elements first, as the safetensors library writes them, so that each is aligned in the file."""
+    """Return tensors with wide elements first, as the safetensors library writes them, so that each is aligned."""
     return tuple(sorted(outputs, key=lambda output: -output.spec.itemsize))
 
 
@@ -119,7 +122,7 @@ def _stem_of(layout: ModelFiles | None) -> str:
 
 
 def check_target(target: Target) -> None:
-    """Refuse what the output cannot hold.
+    """Refuse tensors that the output's format cannot hold.
 
     Raises:
         CheckpointError: a dtype, shape or name that its format does not have.
@@ -133,7 +136,7 @@ def check_target(target: Target) -> None:
 
 @contextlib.contextmanager
 def writing(target: Target) -> Iterator[Writer]:
-    """Give what takes the tensors; the output is there when the ``with`` block ends well, else nothing is left.
+    """Yield a writer for the tensors. The output appears if the ``with`` block ends well; else nothing is left.
 
     Raises:
         OSError: writing fails.
@@ -152,7 +155,7 @@ def writing(target: Target) -> Iterator[Writer]:
             try:
                 yield writer
             except BaseException:
-                with contextlib.suppress(OSError, ValueError):  # what is begun cannot be ended, and nobody reads it
+                with contextlib.suppress(OSError, ValueError):  # the file is incomplete, and will be removed
                     writer.close()
                 raise
             writer.close()
@@ -167,7 +170,7 @@ def _file_writer(target: Target, file: BinaryIO) -> Writer:
 
 
 class _FolderWriter:
-    """Writes shards one behind the other, and the index in the end."""
+    """Writes one shard after the other, and the index at the end."""
 
     def __init__(self, draft: NewFolder, target: Target, opened: contextlib.ExitStack) -> None:
         self._draft, self._target, self._opened = draft, target, opened
@@ -221,20 +224,20 @@ def _copy_small(draft: NewFolder, target: Target, files: ModelFiles) -> None:
 
 
 class Writer(Protocol):
-    """A file or folder to be, which takes the tensors that it was announced, in that order."""
+    """Writes the tensors of a file or folder, in the order in which they were announced."""
 
     def tensor(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Open a tensor for writing: an object with ``write(bytes)``."""
 
     def close(self) -> None:
-        """Write what stands at the end."""
+        """Write the end of the file."""
 
 
 def average(outputs: Sequence[Output], writer: Writer, on_bytes: Callable[[int], None]) -> None:
-    """Write every output. ``on_bytes`` is told how many bytes were read.
+    """Write every output. ``on_bytes`` is called with the number of bytes that were read.
 
     Raises:
-        CheckpointError: a file ends too early, or what has no mean differs.
+        CheckpointError: a file ends too early, or inputs differ in a tensor that has no mean.
         OSError: writing failed.
 
     """
