@@ -1,7 +1,7 @@
 """The ``treefold`` command.
 
-``main`` is the entry point. It imports the commands itself, so that a missing extra is one sentence and not a
-traceback.
+``main`` is the entry point. The commands are imported inside it, so that a missing extra is reported in one sentence
+and not by a traceback.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_streams() -> None:
-    """Let streams that the shell has closed (``>&-``) lead nowhere, or files of ours would get their numbers."""
+    """Open streams that the shell has closed (``>&-``) on the null device, or files of ours would get their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as the process lives
 
 
 def _run(arguments: Sequence[str] | None) -> int | None:
-    """Run a command and return the code to exit with: that of SIGPIPE if nobody reads the output any more."""
+    """Run a command and return its exit code; if the reader of its output has gone, that of SIGPIPE."""
     from treefold.cli.app import make_app  # noqa: PLC0415 - a package that is missing is refused by the caller
 
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -81,7 +81,7 @@ def _run(arguments: Sequence[str] | None) -> int | None:
 
 
 def _sentence(error: typer.BadParameter) -> str:
-    """Return what was wrong with a call, in one line, and where it is said what is right."""
+    """Return what was wrong with a call, in one line, and the command that shows the right usage."""
     message = error.format_message().replace("Value error, ", "")  # pydantic's words before those of Typer
     help_ = f"{error.ctx.command_path if error.ctx else 'treefold'} --help"
     words = " ".join(message.split())

@@ -1,6 +1,6 @@
 """The Typer application: one entry per command, imported when it is called.
 
-A command is light to import; what it needs beyond NumPy it imports when it runs.
+A command is light to import, and imports everything beyond NumPy when it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from treefold import __version__
 
 
 class Command(NamedTuple):
-    """A command: its name, where its function is, its line among the others, examples, and what Click is told of it."""
+    """A command: its name, its module, its line in the list of commands, examples, and settings for Click."""
 
     name: str
     module: str
@@ -38,7 +38,7 @@ COMMANDS = (
         "treefold.cli.run",
         "Run a script once per rank, joined in shared memory.",
         ("treefold run -n 4 train.py --epochs 3", "treefold run -n 2 -m package.module"),
-        {"allow_extra_args": True, "allow_interspersed_args": False},  # what follows the script is its own
+        {"allow_extra_args": True, "allow_interspersed_args": False},  # options after the script are its own
     ),
     Command(
         "bench",
@@ -93,24 +93,24 @@ COMMANDS = (
 
 
 def make_app(first: str | None = None) -> typer.Typer:
-    """Return the application, with all commands, or with the one that the first argument names if it names one."""
+    """Return the application with the command that the first argument names, or with all if it names none."""
     app = typer.Typer(
         name="treefold",
         help="Combine one value per device into one value on every device that wants it.",
         context_settings={"help_option_names": ["-h", "--help"]},
-        # Frames and colours are for terminals: whoever pipes the help gets text.
+        # Frames and colours are for terminals: in a pipe the help is plain text.
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options_of_all_commands)
-    # To import all of them takes longer than to average two small files.
+    # Importing all commands takes longer than averaging two small files.
     for command in [command for command in COMMANDS if command.name == first] or COMMANDS:
         _add(app, command)
     return app
 
 
 def _add(app: typer.Typer, command: Command) -> None:
-    """Register a command; its docstring is its help, each paragraph one line, which the terminal breaks."""
+    """Register a command. Its docstring is its help: each paragraph becomes one line, which the terminal wraps."""
     function: Callable[..., None] = getattr(importlib.import_module(command.module), command.name)
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     app.command(
@@ -135,7 +135,7 @@ def _options_of_all_commands(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Hold the options that stand before a command's name; without one, show the help as for a wrong call."""
+    """Hold the options that stand before a command's name. Without a command, print the help and exit with 2."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)

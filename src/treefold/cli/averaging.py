@@ -1,4 +1,4 @@
-"""The command ``treefold average``: options in, a file or a folder out, and a table of what disagrees."""
+"""The command ``treefold average``: writes a file or a folder, and prints a table of what disagrees."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def average(  # noqa: PLR0913 - as many as there are options
     """Write the mean, the sum or a combination of checkpoints, tensor by tensor, in constant memory.
 
     Floats are summed exactly and rounded once; counters go to the nearest whole number, halves to even. Other integers
-    may be codes, and must be the same in all inputs or be spoken of by --integers; so must flags (bool) and 8-bit
-    floats. Nothing is unpickled. The output appears when it is
-    whole; exit code 2 means that there is none, and why is said.
+    may be codes: unless --integers is given, they must be equal in all inputs, as flags (bool) and 8-bit floats must
+    be. Nothing is unpickled. The output appears when it is whole. Exit code 2 means that there is none, and the reason
+    is printed.
     """
     check_modules(["ml_dtypes"])
     from treefold.averaging.run import average_checkpoints  # noqa: PLC0415 - what it needs is an extra
@@ -85,7 +85,7 @@ def _show_differences(differences: Sequence[tuple[str, str, str, str]], first: s
 
 
 def _show(summary: Summary, *, is_dry: bool) -> None:
-    """Print what was written, or would be, and what a reader would not expect."""
+    """Print what was written, or would be, and everything that a reader would not expect."""
     what = f"{summary.op} of {counted(len(summary.inputs), 'file')}: {counted(summary.num_tensors, 'tensor')}"
     typer.echo(f"{'would write the ' if is_dry else ''}{what} in {summary.output}")
     if is_dry:

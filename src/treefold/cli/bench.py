@@ -140,9 +140,9 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     pace, threads = _read_pace(iterations, warmup, threads)
     placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
     base = Work("", (), cast("ReduceOpName", op), dtype, devices, placement, accumulate, threads)
-    base.check()  # refuses what is no op
+    base.check()  # refuses an unknown op
     works = list(_works(base, model, (begin, end, factor)))
-    # Of all, what is missing is a row of the table that says so.
+    # With "all", a missing library is no error but a row of the table.
     baselines = list(BASELINES) if against == "all" else read_baselines(against, {name: name for name in BASELINES})
     for option, path in (("--json", json), ("--csv", csv)):
         if path is not None:
@@ -158,7 +158,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
 def _works_of_ranks(
     context: typer.Context, model: str | None, sizes: tuple[str, str, int]
 ) -> list[tuple[str, list[int]]]:
-    """Return works by name, with the lengths of their arrays. Options that ranks would not heed are refused."""
+    """Return works by name, with the lengths of their arrays. Refuse options that ranks would ignore."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RANKS:
@@ -226,7 +226,7 @@ def _print(run: Run) -> None:
 
 
 def _above_table(run: Run) -> dict[str, str]:
-    """Return what a reader of the table has to know, by name: the machine, the work, and what columns hold."""
+    """Return the facts that a reader of the table needs, by name: the machine, the work, and the columns."""
     first, copy = run.rows[0], run.copy_gb_per_s
     many = f"{counted(first.devices, 'replica')}, {counted(first.threads, 'thread')}"
     facts = {
@@ -245,8 +245,8 @@ def _above_table(run: Run) -> dict[str, str]:
 
 @contextlib.contextmanager
 def progress_of_works() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
-    """Show a bar on stderr; yield what a measurement tells it, and what is told of works done, of all."""
-    # Drawn when told, never by a thread of its own: that would run beside what is measured.
+    """Show a bar on stderr. Yield the measurement's callbacks, and a function of the works done and all works."""
+    # Redrawn on request, never by a thread of its own, which would run beside the measurement.
     with progress(*counting_columns(), is_automatic=False, is_transient=True) as bar:
         task = bar.add_task("starting", total=None)
 

@@ -1,4 +1,4 @@
-"""``treefold bench --ranks``: start the ranks, and print what they have measured."""
+"""``treefold bench --ranks``: starts the ranks, and prints what they have measured."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def bench_ranks(ranks: int, works: Sequence[Work], against: str, rounds: int, ou
 def measure_ranks(
     start: Callable[[Mapping[str, str]], int], works: Sequence[Work], baselines: Sequence[str], rounds: int
 ) -> list[Figure]:
-    """Return what each baseline and treefold take for each work, given as its name and the lengths of its arrays.
+    """Return the time of each baseline and of treefold for each work, a name and the lengths of its arrays.
 
-    ``start`` runs all ranks to their end, with these variables, and returns their exit code.
+    The call ``start(variables)`` adds these to the environment, runs all ranks to their end, and returns their exit
+    code.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "figures.json")
@@ -57,7 +58,7 @@ def measure_ranks(
 
 
 def read_baselines(against: str, modules: Mapping[str, str]) -> list[str]:
-    """Return the baselines that are asked for, all of ``modules`` if "all" are; a missing one is an error."""
+    """Return the baselines that ``--against`` names; "all" stands for all of ``modules``. A missing one is an error."""
     names = list(modules) if against == "all" else [name.strip() for name in against.split(",") if name.strip()]
     for name in names:
         if name not in modules:
@@ -68,7 +69,7 @@ def read_baselines(against: str, modules: Mapping[str, str]) -> list[str]:
 
 
 def table_of(figures: Sequence[Figure]) -> Table:
-    """Return a row for each figure, with how many times as long each baseline takes for the same work."""
+    """Return a row for each figure, with the ratio of each baseline's time for the same work to it."""
     ours = (IN_PLACE, NEW, SHARED, ONE_PROCESS)
     baselines = list(dict.fromkeys(figure.name for figure in figures if figure.name not in ours))
     ratios = [f"{name} / it, {kind}" for name in baselines for kind in ("CPU", "wall")]

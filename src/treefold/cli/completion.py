@@ -1,4 +1,4 @@
-"""What shells complete. For what begins none of an option's words, they offer files."""
+"""Completions for shells. Where no word of an option matches, shells offer files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ Completer = Callable[[str], list[str]]
 
 
 def words(*values: str) -> Completer:
-    """Return what completes one of these words."""
+    """Return a completer that offers these words."""
     return lambda incomplete: [word for word in values if word.startswith(incomplete)]
 
 
 def explained(values: Mapping[str, str]) -> Callable[[str], list[tuple[str, str]]]:
-    """Return what completes one of these words, each with what is said of it."""
+    """Return a completer that offers these words, each with its explanation."""
     return lambda incomplete: [(word, text) for word, text in values.items() if word.startswith(incomplete)]
 
 
 def lists(*values: str) -> Completer:
-    """Return what completes the last of these words, separated by commas; "all" stands for all of them."""
+    """Return a completer for the last of several words separated by commas; "all" stands for all of them."""
 
     def complete(incomplete: str) -> list[str]:
         listed, comma, last = incomplete.rpartition(",")
@@ -29,7 +29,7 @@ def lists(*values: str) -> Completer:
 
 
 def endings(*values: str) -> Completer:
-    """Return what completes a file's name behind its dot; before the dot, shells offer folders."""
+    """Return a completer for the suffix of a file's name; before the dot, shells offer folders."""
 
     def complete(incomplete: str) -> list[str]:
         stem, dot, kind = incomplete.rpartition(".")

@@ -1,6 +1,6 @@
-"""What commands print: words and tables, framed in a terminal and plain in a pipe or a file.
+"""The output of commands: words and tables, framed in a terminal and plain in a pipe or a file.
 
-Rich honours ``NO_COLOR`` and knows what a terminal can show.
+Rich honours ``NO_COLOR`` and detects the abilities of a terminal.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rich.text import Text
 
 from treefold.cli.tables import Table
 
-#: Cells of a column of words that are longer may be broken into lines of so many characters, or more.
+#: The least width of a column of words: longer cells may be broken into lines.
 _PROSE = 24
-_FRAME = 3  # characters around a cell, but for the last line
+_FRAME = 3  # Characters around a cell, but for the last line.
 
-#: What a command has to say: lines of words, and tables between them.
+#: A part of a command's output: lines of words, or a table.
 Block = str | Table
 
 
@@ -48,30 +48,30 @@ def echo(*blocks: Block) -> None:
 
 
 def progress(*columns: ProgressColumn, is_automatic: bool = True, is_transient: bool = False) -> Progress:
-    """Return a progress bar for stderr, which shows nothing where that is no terminal.
+    """Return a progress bar for stderr, which shows nothing unless stderr is a terminal.
 
-    ``is_automatic``: a thread of its own draws it. ``is_transient``: it is wiped out in the end.
+    ``is_automatic``: a thread of its own redraws it. ``is_transient``: it is erased at the end.
     """
     console, hidden = Console(stderr=True), not sys.stderr.isatty()
     return Progress(*columns, console=console, auto_refresh=is_automatic, transient=is_transient, disable=hidden)
 
 
 def counting_columns() -> Sequence[ProgressColumn]:
-    """Return what a bar shows that counts parts: how many are done, for how long, and what is under way."""
+    """Return the columns of a bar that counts parts: how many are done, the time so far, and the current part."""
     words = TextColumn("{task.description}")
     return SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words
 
 
 @contextlib.contextmanager
 def steps(count: int) -> Iterator[Callable[[str], None]]:
-    """Show on stderr, in a terminal, how many of ``count`` steps are done; yield what each step's start is told to."""
+    """Show on stderr, in a terminal, how many of ``count`` steps are done; yield a function to call at each start."""
     with progress(*counting_columns(), is_transient=True) as bar:
         task, done = bar.add_task("starting", total=count), itertools.count()
         yield lambda name: bar.update(task, description=name, completed=next(done))
 
 
 def refuse(sentence: str) -> None:
-    """Print why a command ends, in the one form that all errors have, on stderr."""
+    """Print on stderr why a command ends, in the one form that all errors have."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text.assemble(("treefold:", "bold red"), " ", sentence))
 
@@ -92,9 +92,10 @@ def _framed(table: Table, console: Console) -> FramedTable | None:
 
 
 def _widths(columns: Sequence[Sequence[str]], words: Sequence[int], room: int) -> list[int] | None:
-    """Return the widths of columns in so much room; None if there is too little.
+    """Return the widths of columns that fit into ``room`` characters, or None if they cannot fit.
 
-    Broken into lines are, in this order: long cells of words; headers; all cells, between words. No number is broken.
+    Long cells of words are broken into lines first, then headers, then all cells between words. Numbers are never
+    broken.
     """
     whole = [max(map(len, column)) for column in columns]
     cells = [max(map(len, (*name.split(), *cells))) for name, *cells in columns]
@@ -106,7 +107,7 @@ def _widths(columns: Sequence[Sequence[str]], words: Sequence[int], room: int) -
             break
     else:
         return None
-    for number, width in enumerate(whole):  # what is left goes to the first ones
+    for number, width in enumerate(whole):  # The spare room goes to the first columns.
         more = min(spare, width - least[number])
         least[number] += more
         spare -= more

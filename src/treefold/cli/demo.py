@@ -1,4 +1,4 @@
-"""The command ``treefold demo``: trains, checks what it claims, and shows it on stdout and in a page."""
+"""The command ``treefold demo``: trains, checks its claims, and shows the result on stdout and in a page."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def demo(  # noqa: PLR0913 - every option of a command is one
         raise typer.Exit(run_ranks([sys.executable, "-m", "treefold.cli", *words], ranks))
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
 
-    # BLAS gets one thread: for matrices this small more threads wait for each other longer than they work (measured on
-    # two busy cores: training alone took 0.2 s with one thread, 0.2 s to 7 s with two).
+    # BLAS gets one thread: for matrices this small, more threads wait for each other longer than they work. On two
+    # busy cores, training alone took 0.2 s with one thread, and 0.2 s to 7 s with two.
     course = Course(train, count, steps, seed, shuffle)
     with threadpool_limits(1, user_api="blas"):
         all_hold = train_connected(course) if connect else train_here(course, test, chosen, report)
@@ -123,7 +123,7 @@ def _check_numbers(devices: int, *, epochs: int | None, steps: int | None, seed:
 
 
 def _make_ops(ops: DemoOps, num_packs: int | None) -> treefold.CrossDeviceOps:
-    """Return the ops; how many packs are allowed is for them to say."""
+    """Return the ops, which check ``num_packs`` themselves."""
     if num_packs is None:
         return _OPS[ops]()
     if ops is DemoOps.ONE_DEVICE:
@@ -134,7 +134,7 @@ def _make_ops(ops: DemoOps, num_packs: int | None) -> treefold.CrossDeviceOps:
 
 
 def train_connected(course: Course) -> bool:
-    """Train as one of a launcher's processes; rank 0 compares with as many devices of one process, and prints.
+    """Train as one process of a launcher. Rank 0 compares with as many devices in one process, and prints.
 
     Raises:
         CommandError: there are too few processes, or too many.
@@ -170,7 +170,7 @@ def train_connected(course: Course) -> bool:
 
 
 def train_here(course: Course, test: Examples, ops: treefold.CrossDeviceOps, report: Path | None) -> bool:
-    """Train on devices of this process; print what was done, then what it proved; write the page where it is to be."""
+    """Train on devices of this process. Print the trainings, then the checks, and write the page if asked."""
     with console.steps(course.steps) as begin:
         trainings = training.train_all(course, ops, lambda: begin("three trainings"))
     value = treefold.PerReplica(trainings.treefold.parameters)
@@ -224,7 +224,7 @@ def _show(*checks: Check) -> bool:
 
 
 def describe(course: Course, trainings: Trainings) -> str:
-    """Return what was trained, and which device held which examples."""
+    """Return the training in words, and which device held which examples."""
     weights = sum(array.size for array in trainings.alone.parameters[0].values())
     held = ", ".join(f"device {number} holds {_in_runs(digits)}" for number, digits in enumerate(course.held))
     dealing = f"Of the digits, {held}." if held else "Every device gets its part of each step's examples at random."
@@ -239,7 +239,7 @@ def _in_runs(digits: Sequence[int]) -> str:
 
 
 def tabulate(course: Course, trainings: Trainings, test: Examples) -> Table:
-    """Return the three trainings side by side."""
+    """Return a table of the three trainings."""
     tests = {"test accuracy": test}
     if course.held:
         tests[f"… of {_in_runs(course.held[-1])}, on the last device"] = test.of(course.held[-1])
@@ -254,9 +254,9 @@ def _names(course: Course) -> list[str]:
 
 
 def check_all(course: Course, trainings: Trainings, tree: Plan) -> Iterator[Check]:
-    """Yield the demo's claims, each held against the end of the run, so that any number of steps will do."""
+    """Yield the demo's claims, each checked at the end of the run, so that any number of steps will do."""
     count, alone, loses_one = course.devices, trainings.alone, course.devices % 2 == 1
-    read = from_json(tree.to_json())  # which proves what it reads
+    read = from_json(tree.to_json())  # from_json proves the plan that it reads
     found = f"proved again on {len(read.steps)} steps read back from JSON"
     yield Check("The plan gives every device every gradient exactly once", holds=True, found=found)
     digests = [digest(parameters) for parameters in trainings.treefold.parameters]
@@ -288,7 +288,7 @@ def _in_words(distance: float) -> str:
 
 
 def measure_speed(devices: int) -> str:
-    """Return in words how long the sum of a ResNet-50's gradients takes, beside a loop; every element is checked."""
+    """Return a sentence on the time of summing a ResNet-50's gradients, beside a loop. Every element is checked."""
     work = Work("resnet50", shapes_of_model("resnet50"), devices=devices, threads=native.num_threads())
     arrays, loop = Arrays(work), InProcess("numpy", NumpyLoops)
     (form,) = loop.prepare(work)

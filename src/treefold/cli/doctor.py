@@ -1,6 +1,6 @@
-"""The command ``treefold doctor``: what is here, what is slow or missing, and what to do about it.
+"""The command ``treefold doctor``: what is installed, what is slow or missing, and what to do about it.
 
-Each look adds what it finds, and what is to be mended. No framework is imported.
+Each look adds the facts that it finds, and the problems to mend. No framework is imported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from treefold.files import readable_text
 
 _BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold (in a checkout: . instead of treefold)"
 _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/locally says for this system"
-#: What a user may set; what begins with one of ``_INTERNAL`` is for tests and benchmarks.
+#: Variables that a user may set. Names that begin with one of ``_INTERNAL`` are for tests and benchmarks.
 _THREADS, _LEVEL = "TREEFOLD_NUM_THREADS", "TREEFOLD_VECTOR_LEVEL"
 _CERTIFICATE = "TREEFOLD_CERTIFICATE"
 _VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", _CERTIFICATE, gpus.VARIABLE)
@@ -51,7 +51,7 @@ _FRAMEWORKS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is slow, wrong or missing, in a sentence, and what to do: a command, or a sentence."""
+    """Something slow, wrong or missing, in a sentence, and what to do: a command, or a sentence."""
 
     what: str
     mend: str
@@ -59,7 +59,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Findings:
-    """What is here, by name; what is to be mended; which extras are not installed."""
+    """The facts by name, the problems to mend, and the extras that are not installed."""
 
     facts: dict[str, str] = field(default_factory=dict)
     to_mend: list[Problem] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Findings:
 
     @property
     def summary(self) -> str:
-        """Return in a line whether all is well."""
+        """The answer in one line: whether all is well."""
         if self.to_mend:
             return f"{counted(len(self.to_mend), 'thing')} to mend"
         extras = counted(len(self.not_installed), "extra")
@@ -79,7 +79,7 @@ class Findings:
         self.to_mend.append(Problem(what, mend))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return all of it, ready for ``json.dumps``."""
+        """Return everything in plain types, ready for ``json.dumps``."""
         return {"ok": not self.to_mend, "summary": self.summary, **asdict(self)}
 
 
@@ -99,7 +99,7 @@ def doctor(*, json: Annotated[bool, typer.Option("--json", help="Print JSON inst
 
 
 def examine() -> Findings:
-    """Look at everything. What cannot be looked at is a finding, too."""
+    """Run all looks. A look that fails is a problem, too."""
     findings = Findings()
     for look in _LOOKS:
         try:
@@ -122,7 +122,7 @@ def _versions(findings: Findings) -> None:
 
 
 def _environment(findings: Findings) -> None:
-    """Look at the variables: first, because what others look at depends on them."""
+    """Look at the environment variables, before all other looks, which depend on them."""
     for name in sorted(name for name in os.environ if name.startswith("TREEFOLD_") and not name.startswith(_INTERNAL)):
         findings.facts[name] = printable(os.environ[name])
         if name not in _VARIABLES:
@@ -178,7 +178,7 @@ def _vector_level(findings: Findings) -> None:
 
 
 def _certificate(findings: Findings) -> None:
-    """Look at what proves that sums are exact."""
+    """Look at the method by which the core proves that sums are exact."""
     proof = _PROOFS.get(native.kernel())
     if proof is None:
         return
@@ -201,7 +201,7 @@ def _threads(findings: Findings, *, quota: Path = Path("/sys/fs/cgroup/cpu.max")
 
 
 def _shared_memory(findings: Findings, *, setting: Path = HUGE_PAGES) -> None:
-    """Look at the pages that groups of processes get: whoever may not change them has nothing to mend."""
+    """Look at the size of pages in shared memory. It is a fact, not a problem: not every user may change it."""
     found = re.search(r"\[(\w+)\]", readable_text(setting))
     if found is None:
         return
@@ -211,7 +211,7 @@ def _shared_memory(findings: Findings, *, setting: Path = HUGE_PAGES) -> None:
 
 
 def _processors_of(quota: Path) -> int | None:
-    """Return how many processors' time a container may use; None without a limit."""
+    """Return how many processors' time a container may use, or None without a limit."""
     words = readable_text(quota).split()
     return max(1, int(words[0]) // int(words[1])) if len(words) > 1 and words[0].isdecimal() else None
 
@@ -274,7 +274,7 @@ def _version(package: str) -> str:
 
 
 def _least_versions() -> Mapping[str, str]:
-    """Return the oldest versions that treefold's own metadata asks for, by package."""
+    """Return the oldest versions that treefold's metadata allows, by package."""
     try:
         wanted = metadata.requires("treefold") or []
     except metadata.PackageNotFoundError:

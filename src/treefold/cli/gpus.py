@@ -1,4 +1,4 @@
-"""The GPUs that drivers report, and what PyTorch was built for: read from files, so that nothing is imported."""
+"""The GPUs that drivers report, and the platform of the installed PyTorch: read from files, without imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treefold.files import readable_text
 
 
 class Gpus(NamedTuple):
-    """The GPUs of one vendor: their models, as far as the driver tells, and the driver."""
+    """The GPUs of one vendor: their models, if the driver tells them, and the driver."""
 
     vendor: str
     models: tuple[str, ...]
@@ -47,7 +47,7 @@ def find_gpus(
 
 
 def torch_build() -> str:
-    """Return what the installed PyTorch was built for, such as "CUDA 12.8" or "CPU"; empty if that cannot be read."""
+    """Return the platform of the installed PyTorch, such as "CUDA 12.8" or "CPU"; empty if that cannot be read."""
     spec = importlib.util.find_spec("torch")
     text = readable_text(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
     built = {name: re.search(rf"^{name}\b[^=\n]*= '([^']+)'", text, re.MULTILINE) for name in ("cuda", "hip")}

@@ -1,4 +1,4 @@
-"""What commands need before they work: packages of extras, and files that can be written."""
+"""The needs of commands, checked before they work: packages of extras, and files that can be written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treefold.files import check_writable
 
 
 class Extra(NamedTuple):
-    """The use of an extra, and its packages by the modules that they bring."""
+    """The use of an extra, and its packages by the modules that they contain."""
 
     serves: str
     packages: dict[str, str]
@@ -30,19 +30,19 @@ EXTRAS = {
 
 
 def has_module(name: str) -> bool:
-    """Tell whether a module can be found; nothing of it is imported."""
+    """Tell whether a module can be found, without importing it."""
     return importlib.util.find_spec(name) is not None
 
 
 def check_modules(names: Iterable[str]) -> None:
-    """Refuse a command, before it works, if modules are missing; one pip command in the sentence brings them all."""
+    """Refuse a command before it works if modules are missing. The sentence has one pip command for all of them."""
     missing = [name for name in names if not has_module(name)]
     if missing:
         raise needing(missing)
 
 
 def needing(modules: Iterable[str]) -> CommandError:
-    """Return the error that says which packages are missing, and which extras bring them."""
+    """Return the error that names missing packages and the extras that contain them."""
     found = [
         next((extra, each.packages[name]) for extra, each in EXTRAS.items() if name in each.packages)
         for name in modules
@@ -53,12 +53,12 @@ def needing(modules: Iterable[str]) -> CommandError:
 
 
 def is_of_an_extra(module: str) -> bool:
-    """Tell whether an extra brings a module."""
+    """Tell whether an extra contains a module."""
     return any(module in extra.packages for extra in EXTRAS.values())
 
 
 def check_output(option: str, path: Path) -> None:
-    """Refuse a file that could not be written in the end, by the ``CommandError`` that names its option."""
+    """Refuse a file that could not be written at the end, with a ``CommandError`` that names its option."""
     try:
         check_writable(path)
     except OSError as error:

@@ -45,9 +45,9 @@ def run(
 ) -> None:
     """Run a script once per rank: `treefold.connect()` in it joins them in shared memory.
 
-    What follows the script is its own. Each line of output is marked with its rank. The first rank that fails is
-    named, its exit code is the command's, and the others are ended. Ctrl-C reaches all. Ranks share the cores:
-    OMP_NUM_THREADS and TREEFOLD_NUM_THREADS are set to their share where they are not set.
+    Options after the script are the script's own. Each line of output is marked with its rank. If a rank fails, it is
+    named, the others are ended, and the command ends with its exit code. Ctrl-C reaches all ranks. Ranks share the
+    cores: OMP_NUM_THREADS and TREEFOLD_NUM_THREADS are set to their share unless you set them.
     """
     if not is_module and not Path(script).is_file():
         raise CommandError(f"There is no file {short(script)}. Name a script, or a module behind -m.")
@@ -55,7 +55,7 @@ def run(
 
 
 def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str] | None = None) -> int:
-    """Run a command once per rank, with these variables beside our own, and return the code to exit with."""
+    """Run a command once per rank, with these variables added to the environment, and return the exit code."""
     tickets = Ticket.for_ranks(ranks)
     share = str(max(1, int(usable_cores() // ranks)))
     variables = {**dict.fromkeys(_THREADS, share), **os.environ, **(environment or {})}
@@ -67,7 +67,7 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
 
 
 def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start the ranks, pass their output on, and return the code to exit with."""
+    """Start the ranks, pass their output on, and return the exit code."""
     ranks: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
     lost: list[int] = []
@@ -100,7 +100,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _pass_on(rank: int, process: subprocess.Popen[bytes], lost: list[int]) -> list[threading.Thread]:
-    """Copy a rank's output to ours, line by line, in the background; add the ranks that its errors name to ``lost``."""
+    """Copy a rank's output to ours, line by line, in the background. Add ranks that its errors name to ``lost``."""
     pairs = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
     readers = [
         threading.Thread(target=_copy, args=(rank, source, target, lost), daemon=True) for source, target in pairs
@@ -114,10 +114,10 @@ _one_at_a_time = threading.Lock()
 
 
 def _wait_for(readers: Sequence[threading.Thread]) -> None:
-    """Wait until all output was passed on: not for long if a program that a rank has left behind holds it open."""
+    """Wait until all output is passed on, but not for long: a program that a rank left running may hold it open."""
     deadline = time.monotonic() + _END_S
     while any(reader.is_alive() for reader in readers) and time.monotonic() < deadline:
-        if _one_at_a_time.locked():  # whoever reads our output takes its time
+        if _one_at_a_time.locked():  # The reader of our output is slow.
             deadline = time.monotonic() + _END_S
         time.sleep(_LOOK_S)
 
@@ -140,16 +140,16 @@ def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], lost: list[int
 
 
 def lost_rank(line: bytes) -> int | None:
-    """Return the rank that a line of output says is gone, as an uncaught PeerLostError does, or None."""
+    """Return the rank that an uncaught PeerLostError names in a line of output, or None."""
     found = _LOST.search(line)
     return None if found is None else int(found[1])
 
 
 def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all ranks have ended well, or one has not; return which."""
+    """Wait until all ranks have ended well, or one has failed. Return the failed rank, or None."""
     while True:
         codes = [process.poll() for process in ranks]
-        # Whoever raises because another rank has died ends later than that one, but may be seen in the same look.
+        # A rank that raises because another one has died ends later than that one, but may be seen in the same look.
         killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
         failed = killed or [rank for rank, code in enumerate(codes) if code]
         if failed:
@@ -166,7 +166,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs: ask first."""
+    """End the ranks that still run: by request first, then by force."""
     for process in ranks:
         if process.poll() is None:
             process.terminate()

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a command as Ctrl-C does: what it began is cleaned up first."""
+"""SIGTERM and SIGHUP end a command as Ctrl-C does: it cleans up first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGNALED = 128
 def unwound_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise ``SystemExit(128 + number)``, so that ``finally`` blocks run.
 
-    A signal that is ignored, as under nohup, or that has a handler stays as it is. So does every signal outside the
+    Signals that are ignored, as under nohup, or that have a handler stay as they are. So do all signals outside the
     main thread, where Python allows no handlers.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Table(NamedTuple):
-    """A header and rows of as many cells. ``words``: the columns that hold words, set left; figures are set right."""
+    """A header and rows with as many cells. ``words``: the columns of words, aligned left; others are aligned right."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """Return a table in columns; those of words are set left, the others right, where numbers line up.
+    """Return a table in columns. Columns of words are aligned left, and others right, so that numbers line up.
 
     >>> print(plain_table(["devices", "seconds"], [["three", "0.25"], ["eight", "12.5"]]))
     devices  seconds
@@ -37,7 +37,7 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Seq
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    r"""Return a Markdown table, also lined up for those who read the source; columns of words are set left.
+    r"""Return a Markdown table with aligned columns in its source; those of words are aligned left.
 
     >>> print(markdown_table(["devices", "seconds"], [["a|b", "0.25"]]))
     | devices | seconds |

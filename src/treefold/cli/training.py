@@ -1,11 +1,11 @@
-"""What ``treefold demo`` trains: a small network on real digits, on one device, and data-parallel on several.
+"""The training of ``treefold demo``: a small network on real digits, on one device, and data-parallel on several.
 
 The network is a multi-layer perceptron in NumPy: dense layers, tanh between them, softmax cross-entropy at the end, and
-gradients written by hand. tanh, not ReLU: it is smooth, so that two trainings whose gradients differ in their last bit
-stay close, which the demo checks; a ReLU unit near zero makes the two part in jumps.
+gradients written by hand. Unlike ReLU, tanh is smooth: two trainings with gradients that differ in the last bit stay
+close, which the demo checks. A ReLU unit near zero would separate them in jumps.
 
-The digits are scikit-learn's 1,797, which come with it. Source: E. Alpaydin, C. Kaynak, *Optical Recognition of
-Handwritten Digits*, UCI Machine Learning Repository, 1998.
+The digits are the 1,797 of scikit-learn. Source: E. Alpaydin, C. Kaynak, *Optical Recognition of Handwritten Digits*,
+UCI Machine Learning Repository, 1998.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLASSES = 10
 BATCH_SIZE = 128
 SIZES = (64, 128, 64, CLASSES)
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
-#: Parts of one batch, whose gradients are summed in any order and divided among any number of ranks.
+#: Parts of one batch. Their gradients can be summed in any order, and shared among any number of ranks.
 PARTS = 16
 
 Array = NDArray[np.floating[Any]]
@@ -56,7 +56,7 @@ class Examples:
         return self.pick(np.flatnonzero(np.isin(self.labels, digits)))
 
     def cut(self, parts: int) -> list[Examples]:
-        """Return the examples in so many parts, as equal as can be."""
+        """Return the examples in ``parts`` parts of equal size, or sizes that differ by one."""
         return [self.pick(part) for part in np.array_split(np.arange(len(self)), parts)]
 
 
@@ -77,7 +77,7 @@ def load_split_digits() -> tuple[Examples, Examples]:
 
 
 def draw_parameters(rng: np.random.Generator, sizes: Sequence[int] = SIZES) -> Parameters:
-    """Return first parameters for layers of ``sizes``, inputs first (Glorot and Bengio 2010; biases are zero)."""
+    """Return initial parameters for layers of ``sizes``, inputs first (Glorot and Bengio 2010; biases are zero)."""
     parameters: Parameters = {}
     for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes), start=1):
         limit = np.sqrt(6 / (inputs + outputs))
@@ -87,7 +87,7 @@ def draw_parameters(rng: np.random.Generator, sizes: Sequence[int] = SIZES) -> P
 
 
 def run_layers(parameters: Parameters, images: Array) -> list[Array]:
-    """Return what goes into each layer, then the logits, shape (n, classes)."""
+    """Return the inputs of each layer, then the logits, shape (n, classes)."""
     values: list[Array] = [images]
     layers = len(parameters) // 2
     for number in range(1, layers + 1):
@@ -99,8 +99,8 @@ def run_layers(parameters: Parameters, images: Array) -> list[Array]:
 def differentiate(parameters: Parameters, examples: Examples, batch_size: int) -> tuple[float, Parameters]:
     """Return cross-entropy and its gradients, summed over these examples and divided by ``batch_size``.
 
-    ``batch_size`` is that of the global batch, of which these examples may be a part. The parts of a batch then simply
-    add up to the batch's mean, whatever their sizes (as TensorFlow's ``compute_average_loss`` has it).
+    ``batch_size`` is that of the global batch, of which these examples may be a part. The parts of a batch then add up
+    to the batch's mean, whatever their sizes, as with TensorFlow's ``compute_average_loss``.
     """
     *inputs, logits = run_layers(parameters, examples.images)
     logits = logits - logits.max(axis=1, keepdims=True)
@@ -119,14 +119,14 @@ def differentiate(parameters: Parameters, examples: Examples, batch_size: int) -
 
 
 def descend(parameters: Parameters, velocity: Parameters, gradients: Parameters) -> None:
-    """Step both, by gradient descent with momentum from rest: v ← MOMENTUM·v + g, then p ← p − LEARNING_RATE·v."""
+    """Update both by gradient descent with momentum from rest: v ← MOMENTUM·v + g, then p ← p − LEARNING_RATE·v."""
     for name, gradient in gradients.items():
         velocity[name] = MOMENTUM * velocity.get(name, 0.0) + gradient
         parameters[name] -= LEARNING_RATE * velocity[name]
 
 
 def digest(parameters: Parameters) -> str:
-    """Return the SHA-256 of all bits; equal if and only if, for all that one can tell, all bits are."""
+    """Return the SHA-256 of all bits, which is equal if all bits are equal, and in practice only then."""
     state = hashlib.sha256()
     for name, array in sorted(parameters.items()):
         state.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
@@ -134,11 +134,11 @@ def digest(parameters: Parameters) -> str:
 
 
 def sum_in_two_halves(gradients: Sequence[Parameters]) -> Parameters:
-    """Return what ``tf.distribute.HierarchicalCopyAllReduce`` takes for the sum of these gradients, at least two.
+    """Return the wrong sum of these gradients, at least two, that ``tf.distribute.HierarchicalCopyAllReduce`` computes.
 
     Half of the devices are added up in each of two groups. Half of an odd number is rounded down, so the last device is
     in neither group. Source: ``aggregate_gradients_using_hierarchical_copy`` in TensorFlow's
-    tensorflow/python/distribute/cross_device_utils.py, the same from 1.14 to 2.21. Tests hold this against TensorFlow.
+    tensorflow/python/distribute/cross_device_utils.py, the same from 1.14 to 2.21. Tests compare this with TensorFlow.
     """
     half = len(gradients) // 2
     groups = gradients[:half], gradients[half : 2 * half]
@@ -146,16 +146,16 @@ def sum_in_two_halves(gradients: Sequence[Parameters]) -> Parameters:
 
 
 def add(first: Parameters, *others: Parameters) -> Parameters:
-    """Return the sum, one after the other in float32, as a loop and ``tf.add_n`` have it."""
+    """Return the sum, one array after the other in float32, as a loop and ``tf.add_n`` compute it."""
     return {name: sum((other[name] for other in others), start=array) for name, array in first.items()}
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a training learns from: ``steps`` batches of ``train``, drawn by ``seed``, dealt among ``devices``.
+    """The data of a training: ``steps`` batches of ``train``, drawn by ``seed`` and dealt to 2 to 10 ``devices``.
 
-    Each device holds some of the digits, as if it had files of its own, and takes those examples of every batch; with
-    ``shuffle`` it takes any, as many as the others. The devices are 2 to 10.
+    Each device holds some of the digits, as if it had files of its own, and gets the examples of these in every batch.
+    With ``shuffle`` it gets any examples, as many as the others.
     """
 
     train: Examples
@@ -166,7 +166,7 @@ class Course:
 
     @property
     def held(self) -> list[list[int]]:
-        """The digits that each device holds, none where examples are dealt at random.
+        """The digits that each device holds; none if examples are dealt at random.
 
         >>> Course(Examples(np.zeros((1, 64)), np.zeros(1, np.int64)), devices=3, steps=1, seed=0).held
         [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
@@ -176,14 +176,13 @@ class Course:
         return [] if self.shuffle else held
 
     def start(self) -> Parameters:
-        """Return the parameters that every training of the course begins with."""
+        """Return the initial parameters of every training of the course."""
         return draw_parameters(np.random.default_rng(self.seed))
 
     def batches(self) -> Iterator[tuple[Examples, list[Examples]]]:
         """Yield each step's global batch, whole and dealt.
 
-        Each epoch goes through a new order of the examples and drops what does not fill a batch, so that all batches
-        have one size.
+        Each epoch goes through a new order of the examples, without those at its end that do not fill a batch.
         """
         rng = np.random.default_rng(self.seed)
         draw_parameters(rng)  # which come first
@@ -195,19 +194,19 @@ class Course:
             yield batch, [batch.of(digits) for digits in self.held] or batch.cut(self.devices)
 
     def gradients(self) -> list[Parameters]:
-        """Return the gradients of the parts of one batch, at the first parameters."""
+        """Return the gradients of the parts of one batch, at the initial parameters."""
         batch = self.train.pick(np.arange(BATCH_SIZE))
         return [differentiate(self.start(), part, BATCH_SIZE)[1] for part in batch.cut(PARTS)]
 
 
 class Training:
-    """Replicas of the network; each has weights and momentum of its own, and sees its part of every batch.
+    """Replicas of the network. Each has weights and momentum of its own, and sees its part of every batch.
 
-    ``losses``: the global batch's, after each step.
+    ``losses``: the loss of the global batch after each step.
     """
 
     def __init__(self, course: Course, replicas: int, reduce: Reduction) -> None:
-        """Begin with the course's first parameters; ``reduce`` gives every replica the sum of all gradients."""
+        """Begin with the course's initial parameters; ``reduce`` gives every replica the sum of all gradients."""
         self.parameters = [course.start() for _ in range(replicas)]
         self.losses: list[float] = []
         self._velocities: list[Parameters] = [{} for _ in range(replicas)]
@@ -215,8 +214,8 @@ class Training:
 
     def step(self, parts: Sequence[Examples]) -> None:
         """Train every replica on its part of a batch."""
-        # Parts differ in size. Each gradient is its part's sum over the *global* batch size, so the mean over the batch
-        # is their SUM for every number of devices; a MEAN of the parts' means would not be.
+        # Parts differ in size. Each gradient is its part's sum over the *global* batch size. Their SUM is therefore the
+        # mean over the batch for every number of devices; a MEAN of the parts' means would not be.
         shares = [differentiate(*pair, BATCH_SIZE) for pair in zip(self.parameters, parts, strict=True)]
         reduced = self._reduce([gradients for _, gradients in shares])
         for replica in zip(self.parameters, self._velocities, reduced, strict=True):
@@ -224,17 +223,17 @@ class Training:
         self.losses.append(math.fsum(loss for loss, _ in shares))
 
     def accuracy(self, test: Examples) -> float:
-        """Return the share of images whose largest logit, by the first replica, is that of their label."""
+        """Return the share of images for which the first replica's largest logit is that of the label."""
         return float(np.mean(run_layers(self.parameters[0], test.images)[-1].argmax(axis=1) == test.labels))
 
     def distance(self, alone: Training) -> float:
-        """Return the largest difference between a weight of any replica and the one trained on one device."""
+        """Return the largest difference between a weight of any replica and that of the training on one device."""
         pairs = [(array, alone.parameters[0][name]) for one in self.parameters for name, array in one.items()]
         return max(float(np.max(np.abs(array.astype(np.float64) - other))) for array, other in pairs)
 
 
 class Trainings(NamedTuple):
-    """The three that the demo compares: on one device, on several with treefold, and with TensorFlow's rule."""
+    """The three trainings of the demo: on one device, on several with treefold, and with TensorFlow's rule."""
 
     alone: Training
     treefold: Training
@@ -242,7 +241,7 @@ class Trainings(NamedTuple):
 
 
 def train_all(course: Course, ops: CrossDeviceOps, on_step: Callable[[], object] = lambda: None) -> Trainings:
-    """Train from the same first parameters on the same batches, step by step side by side."""
+    """Train all three from the same initial parameters on the same batches, step by step side by side."""
 
     def by_treefold(gradients: list[Parameters]) -> Sequence[Parameters]:
         value = PerReplica(gradients)

@@ -1,4 +1,4 @@
-"""What the planning commands share: options, the machine that is meant, and the files that are written."""
+"""Shared by the planning commands: their options, the choice of a machine, and the files that they write."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ Save = Annotated[
 
 
 def list_known() -> Table:
-    """Return the machines known by name, with how many devices they have and what they are."""
+    """Return a table of the machines known by name, with their numbers of devices and a description."""
     rows = [[name, str(len(known_topology(name).devices)), WORDS[name]] for name in known_names()]
     return Table(["machine", "devices", "what it is"], rows, words=(0, 2))
 
 
 def check_outputs(paths: Mapping[str, Path | None]) -> None:
-    """Refuse files that could not be written in the end, and pictures of a kind that there is not.
+    """Refuse files that could not be written at the end, and pictures of an unknown kind.
 
     Raises:
         CommandError: naming the option.
@@ -131,7 +131,7 @@ def check_outputs(paths: Mapping[str, Path | None]) -> None:
 
 
 def say_written(*paths: Path | None, err: bool) -> None:
-    """Print which files there are now; on stderr where stdout is JSON. They were written before all that is printed."""
+    """Print the names of files, which were written before anything is printed; on stderr if stdout is JSON."""
     for path in paths:
         if path is not None:
             typer.echo(f"Written: {path}", err=err)
@@ -156,10 +156,10 @@ def only_one(*given: str | None) -> str | None:
 
 
 def read_machine(given: str | None, devices: str | None = None, nvlinks: str | None = None) -> Topology:
-    """Return the machine of this name, or this one, with those devices only that ``--devices`` names.
+    """Return the machine of this name, or the one of this process, with only the devices that ``--devices`` names.
 
-    A word without a slash that is no file is a name, so that a mistyped one is answered with the nearest. ``nvlinks``:
-    the known machine whose NVLinks are added, before devices are left out.
+    A word that names no file and has no slash is a machine's name, so that a misspelt one gets the nearest name as an
+    answer. The NVLinks of the known machine ``nvlinks`` are added before devices are left out.
 
     Raises:
         TopologyError: no such name or device, devices that do not reach each other, or NVLinks that do not fit.
@@ -180,7 +180,7 @@ def read_machine(given: str | None, devices: str | None = None, nvlinks: str | N
 
 
 def _named(devices: str, known: Sequence[str]) -> list[str]:
-    """Return the names that ``0-3,6`` or ``gpu:0,gpu:1`` stand for; numbers are those of the machine's own kind."""
+    """Return the names that ``0-3,6`` or ``gpu:0,gpu:1`` stand for; bare numbers have the machine's own kind."""
     kind = device_type(known[0])
     found: list[str] = []
     for word in devices.split(","):
@@ -198,9 +198,9 @@ def _named(devices: str, known: Sequence[str]) -> list[str]:
 
 
 def offer_known(command: str, named: str | None, machine: Topology) -> tuple[str, ...]:
-    """Return lines for the end of what a command prints of this machine: why it has no GPU, and a known one to try.
+    """Return closing lines for a machine without GPUs: why none is seen, and a known machine to try.
 
-    None if a machine was named, or has GPUs.
+    Returns () if a machine was named, or has GPUs.
     """
     if named is not None or any(device_type(device) != "cpu" for device in machine.devices):
         return ()

@@ -1,4 +1,4 @@
-"""``treefold plan``: a machine in, its best plan out; with its proof, its price, and its pictures."""
+"""``treefold plan``: the best plan of a machine, with its proof, its price, and its pictures."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stop the cyclic collector, whose passes look at every object: planning makes very many, and no cycles."""
+    """Stop the cyclic garbage collector, which visits every object: planning makes very many, and no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -93,14 +93,14 @@ def _uncollected() -> Iterator[None]:
 def _find(
     comparison: Comparison, sizes: Sequence[int], packs: int | None, *, has_all: bool, has_table: bool
 ) -> words.PlanFindings:
-    """Plan and predict: all methods in JSON, and in text those that may be the fastest."""
+    """Plan and predict: every method for JSON, and only those that may be the fastest for text."""
     methods = comparison.methods
     with steps(1 + len(sizes)) as begin:
         begin(words.PACKING)
         packing = methods.packer.packing(packs)
         is_one = len(packing.devices) == 1
         predictions = () if is_one else words.predict(comparison, sizes, packs, begin=begin, may_win=not has_all)
-    ours = words.OURS if packs is None else (entry_of(words.trees_name(packs)).label,)  # who asks for packs gets these
+    ours = words.OURS if packs is None else (entry_of(words.trees_name(packs)).label,)  # ``--packs`` is obeyed.
     return words.PlanFindings(
         methods.topology,
         packing,
@@ -120,7 +120,7 @@ def _choose(comparison: Comparison, best: words.Prediction, packs: int | None) -
 
 
 def _at_predicted_time(timeline: Timeline, chosen: words.Chosen | None) -> Timeline:
-    """Return a timeline on the clock of the prediction: a plan has one time, wherever it is shown."""
+    """Return a timeline scaled to the predicted time, so that a plan has one time wherever it is shown."""
     return timeline if chosen is None else timeline.lasting(chosen.prediction.seconds)
 
 
@@ -146,7 +146,7 @@ def _in_words(found: words.PlanFindings) -> list[Block]:
 
 
 def _as_plan(movement: Movement, method: Method) -> Plan:
-    """Return the plan that any backend can run."""
+    """Return the movement as a plan that any backend can run."""
     return Plan(
         leaves=movement.leaves,
         buffers=movement.buffers,
@@ -159,7 +159,7 @@ def _as_plan(movement: Movement, method: Method) -> Plan:
 
 
 def _draw(path: Path, found: words.PlanFindings, movement: Movement, nbytes: int) -> None:
-    """Draw the plan with so few chunks that they can be told apart, on the clock of its prediction."""
+    """Draw the plan in chunks few enough to be told apart, scaled to its predicted time."""
     from treefold.topology.drawing.plan_page import (  # noqa: PLC0415 - most plans are printed alone
         PlanStory,
         draw_packing,
@@ -192,7 +192,7 @@ def _draw(path: Path, found: words.PlanFindings, movement: Movement, nbytes: int
 
 
 def times_by_method(found: words.PlanFindings) -> dict[str, list[tuple[float, float]]]:
-    """Return (bytes, seconds) of the best of treefold's methods, and of the others."""
+    """Return (bytes, seconds) of the best of treefold's methods, and of each baseline."""
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in found.predictions))
     names = {"treefold": found.ours} | {name: [name] for name in words.BASELINES.values()}
     return {

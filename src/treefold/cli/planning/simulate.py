@@ -1,4 +1,4 @@
-"""``treefold simulate``: what plans take on a machine, size by size."""
+"""``treefold simulate``: the predicted times of plans on a machine, size by size."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _in_words(
 
 
 def _title(machine: Topology, predictions: Sequence[words.Prediction]) -> str:
-    """Return what the quickest takes at the largest size, in everyday words."""
+    """Return the time of the fastest method at the largest size, in plain words."""
     largest = [one for one in predictions if one.nbytes == predictions[-1].nbytes]
     rings = next((one for one in largest if one.method == words.RINGS_LABEL), None)
     best = largest[0] if rings is None else words.best_of(predictions, rings.nbytes)

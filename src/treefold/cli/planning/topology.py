@@ -1,4 +1,4 @@
-"""``treefold topology``: show a machine, in words or drawn, or say what is wrong with a file."""
+"""``treefold topology``: shows a machine, in words or drawn, or reports errors in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planning commands predict and print: a machine, a plan and its proof, times beside published ones."""
+"""The predictions and the text of the planning commands: a machine, a plan with its proof, and published times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHECKED_FROM, CHECKED_ERRORS = 2**28, (-0.21, +0.20)
 
 
 def describe_machine(topology: Topology) -> list[Block]:
-    """Return a machine in words: what it has, and every link once, if it has links."""
+    """Return a machine in words: its nodes, and every link once, if it has links."""
     lines: list[Block] = [f"{topology.name or 'this machine'}: {count_nodes(topology)}{but_missing(topology)}"]
     lines += [f"note: {note}" for note in machine_notes(topology)]
     return [*lines, "", tabulate_links(topology)] if topology.links else lines
@@ -56,7 +56,7 @@ def count_nodes(topology: Topology) -> str:
 
 
 def tabulate_links(topology: Topology) -> Table:
-    """Return every link once, with what it carries in each direction."""
+    """Return a table with every link once, and its bandwidth in each direction."""
     rows = []
     for link in topology.to_json()["links"]:
         # A pair where directions differ; there is none where one of them is null.
@@ -68,7 +68,7 @@ def tabulate_links(topology: Topology) -> Table:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan: the quickest method for a size, by its ``name``, with what it takes and its packs."""
+    """The fastest method for a size, by its ``name``, with its prediction and its packs."""
 
     name: str
     prediction: Prediction
@@ -77,11 +77,15 @@ class Chosen:
 
 @dataclass(frozen=True)
 class PlanFindings:
-    """What ``treefold plan`` found: all that it prints and draws.
+    """Everything that ``treefold plan`` found, prints and draws.
 
-    ``packing``: the proof of what can be reached. ``bound_again``: the certificate's bound, recomputed; None where that
-    is not done. ``ours``: the methods that may be chosen, by label. ``chosen``: None for one device. ``table``: if it
-    was asked for.
+    Attributes:
+        packing: The trees with the certificate that bounds every plan.
+        bound_again: The certificate's bound, recomputed. None if that is not possible.
+        ours: The labels of the methods that may be chosen.
+        chosen: The plan. None for one device.
+        table: The table of sizes, if it was asked for.
+
     """
 
     topology: Topology
@@ -95,7 +99,7 @@ class PlanFindings:
 
     @property
     def title(self) -> str:
-        """What the plan takes, in everyday words."""
+        """The plan's time in plain words."""
         if self.chosen is None:
             return describe_time(self.topology, None)
         ours = self.chosen.prediction
@@ -103,9 +107,13 @@ class PlanFindings:
 
 
 def describe_time(topology: Topology, ours: Prediction | None, rings: Prediction | None = None) -> str:
-    """Return in everyday words what a plan takes, and what others take: the first line of all that is said of it.
+    """Return the times of a plan and of others in plain words: the first line of every description.
 
-    ``rings``: those for the same size, where they are compared. None for ours: there is one device.
+    Args:
+        topology: the machine.
+        ours: the prediction for the plan, or None for one device.
+        rings: the prediction of rings for the same size, if it is compared.
+
     """
     name = topology.name or "this machine"
     if ours is None:
@@ -125,7 +133,7 @@ def describe_time(topology: Topology, ours: Prediction | None, rings: Prediction
 
 
 def describe_plan(found: PlanFindings) -> str:
-    """Return a plan in words: what it is, the bound, what is reached, the proof, what holds it back."""
+    """Return a plan in words: the plan, the bound, the bandwidth that is reached, the proof and the bottleneck."""
     topology, packing, chosen = found.topology, found.packing, found.chosen
     if chosen is None:
         return ""
@@ -146,7 +154,7 @@ def describe_plan(found: PlanFindings) -> str:
 
 
 def machine_notes(topology: Topology) -> list[str]:
-    """Return a machine's notes, and how to complete it where NVLinks are missing and a known machine has them."""
+    """Return a machine's notes, and how to add NVLinks if they are missing and a known machine has them."""
     fitting = fitting_nvlinks(topology) if topology.missing is not None and topology.missing.kind == "nvlink" else ()
     how = [f"--nvlinks adds a known machine's NVLinks: {', '.join(fitting)}."] if fitting else []
     return [*topology.notes, *how]
@@ -160,7 +168,7 @@ def _reached(topology: Topology, packing: TreePacking) -> str:
 
 
 def describe_certificate(found: PlanFindings) -> str:
-    """Return the proof of the bound in a line, with what checking it again gave."""
+    """Return the proof of the bound in one line, with the result of checking it again."""
     certificate = found.packing.certificate
     if certificate is None:
         return "none is needed"
@@ -176,7 +184,7 @@ def describe_certificate(found: PlanFindings) -> str:
 
 
 def tabulate_packs(packs: Sequence[DrawnPack]) -> Table:
-    """Return the packs of a plan, the first of them."""
+    """Return a table of the plan's first packs."""
     rows = [
         [
             str(number),
@@ -198,7 +206,7 @@ def _short(name: str) -> str:
 
 
 def tabulate_predictions(found: PlanFindings) -> Table:
-    """Return the predicted times as a table: the best of treefold's methods beside what others do."""
+    """Return a table of predicted times: the best of treefold's methods beside the baselines."""
     predictions = found.predictions
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
     rows = []
@@ -213,7 +221,7 @@ def tabulate_predictions(found: PlanFindings) -> Table:
 
 
 def list_checks(found: PlanFindings) -> tuple[Check, ...]:
-    """Return what was checked again about a packing, for its page."""
+    """Return the checks of a packing for its page."""
     certificate, again = found.packing.certificate, found.bound_again
     if certificate is None:
         return ()
@@ -229,7 +237,7 @@ def list_checks(found: PlanFindings) -> tuple[Check, ...]:
 
 
 def to_plain(found: PlanFindings) -> dict[str, Any]:
-    """Return all of it, ready for ``json.dumps``; bandwidths that are infinite (one device) are null."""
+    """Return everything in plain types, ready for ``json.dumps``. Infinite bandwidths, of one device, are null."""
     topology, packing, chosen = found.topology, found.packing, found.chosen
     is_one = packing.algbw is None
     return {
@@ -268,7 +276,7 @@ def _predicted(found: PlanFindings) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one method takes for ``nbytes`` bytes per device."""
+    """The predicted seconds of one method for ``nbytes`` bytes per device."""
 
     nbytes: int
     seconds: float
@@ -281,9 +289,9 @@ class Prediction:
 
 
 def parse_sizes(text: str | None, default: str, topology: Topology) -> tuple[int, ...]:
-    """Return the sizes of ``64K,16M``, each once, the smallest first.
+    """Return the sizes of a text such as ``64K,16M``, each once, the smallest first.
 
-    ``default``: for no text; on large machines, where each takes seconds, fewer.
+    ``default`` stands for None. On large machines, on which each size takes seconds, a shorter list does.
 
     Raises:
         BenchError: naming ``--size``, for what is no size.
@@ -295,12 +303,12 @@ def parse_sizes(text: str | None, default: str, topology: Topology) -> tuple[int
 
 
 def trees_name(packs: int | None) -> str:
-    """Return the name of the method of the packing that a command is asked for."""
+    """Return the name of the trees method with this number of packs."""
     return "trees" if packs is None else f"trees#{packs}"
 
 
 def our_names(comparison: Comparison, packs: int | None) -> list[str]:
-    """Return the names of treefold's methods on a machine, but for its rings; the trees first."""
+    """Return the names of treefold's methods on a machine without its rings; the trees come first."""
     is_one = len(comparison.methods.topology.devices) == 1
     others = [] if is_one else [name for name in comparison.names(PLAN) if name != "trees"]
     return [trees_name(packs), *others]
@@ -314,10 +322,16 @@ def predict(
     begin: Callable[[str], object],
     may_win: bool = False,
 ) -> tuple[Prediction, ...]:
-    """Return what every method takes at every size, in order of size, then of methods, rings last.
+    """Return the prediction of every method at every size, by size, then by method, rings last.
 
-    ``begin`` is told each size. ``may_win``: those of treefold's methods are left out that cannot be chosen: all but
-    the packs that were asked for, or those that are too far from the best.
+    Args:
+        comparison: the methods of the machine.
+        sizes: bytes per device.
+        packs: the number of packs that was asked for, or None.
+        begin: called with a sentence before each size.
+        may_win: leave out methods of treefold's that cannot be chosen, because ``packs`` was given or they are too
+            slow.
+
     """
     is_one = len(comparison.methods.topology.devices) == 1
     ours, others = our_names(comparison, packs), [] if is_one else sorted(BASELINES, key=RINGS.__eq__)
@@ -344,10 +358,10 @@ def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[st
 
 
 def factor(other: Prediction, best: Prediction, machine: Topology) -> str:
-    """Return how many times as long another method takes as the best, such as " (1.10×)".
+    """Return the ratio of another method's time to the best, such as " (1.10×)".
 
-    Nothing for sizes at which predictions were not checked. Rings stand for NCCL and RCCL, which are not said to take
-    longer than has been published for the machine.
+    The ratio is left out for sizes at which predictions were not checked. Rings stand for NCCL and RCCL, so their time
+    is at most the published one for the machine.
     """
     if best.nbytes < CHECKED_FROM:
         return ""
@@ -357,7 +371,7 @@ def factor(other: Prediction, best: Prediction, machine: Topology) -> str:
 
 
 def describe_checks(machine: Topology, rings: RingPacking | None) -> str:
-    """Return in lines how far predictions were checked, the rings that were compared with, and what is published."""
+    """Return lines on how far predictions were checked, on the rings in the comparison, and on published figures."""
     low, high = map(_signed, CHECKED_ERRORS)
     lines = [
         f"checked:     from {bytes_in_words(CHECKED_FROM)} on, against published bandwidths ({low} to {high}); "
@@ -403,7 +417,7 @@ PUBLISHED = (
 
 
 def published_for(machine: Topology) -> tuple[Published, ...]:
-    """Return the figures for a machine that is known by name and whole, by growing size."""
+    """Return the published figures for a machine by growing size, if it is a known machine with all devices."""
     found = [one for one in PUBLISHED if one.machine == machine.name]
     if not found or _devices(machine.name) != machine.devices:
         return ()
