@@ -9,7 +9,7 @@
 >>> keras.optimizers.serialize(optimizer)["class_name"]
 'SGD'
 
-It works on Keras' TensorFlow, JAX and PyTorch backends, with arrays in host memory.
+Keras may run on its TensorFlow, JAX or PyTorch backend, with arrays in host memory.
 """
 
 from treefold.errors import FrameworkError

@@ -1,7 +1,7 @@
-"""``distribute``: an optimizer that averages its gradients over a group before it looks at them.
+"""``distribute``: an optimizer that averages its gradients over a group before it uses them.
 
-The optimizer keeps its class and its configuration, so that what is saved with it loads without treefold. Two of its
-methods are covered by attributes of the object; ``Averaging`` holds what they do.
+The optimizer keeps its class and its configuration, so that files saved with it load without treefold. Two of its
+methods are shadowed by attributes of the object, which are methods of ``Averaging``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from treefold.errors import GroupError, KerasError
 from treefold.errors.words import short
 from treefold.group import Group
 
-#: Where an optimizer keeps its ``Averaging``.
+#: The attribute in which an optimizer keeps its ``Averaging``.
 _ATTRIBUTE = "treefold_averaging"
 
 
 def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.optimizers.Optimizer:
     """Let an optimizer average its gradients over all ranks, exactly and in one call; return this optimizer.
 
-    All of its variables are reduced in every step: a gradient that is None on a rank counts as zero there. With
-    ``gradient_accumulation_steps`` it is done in the steps that update. Clipping and the check for finite gradients of
-    a ``LossScaleOptimizer`` see the averages, so that all ranks skip a step or none does.
+    All of its variables are reduced in every step. A gradient that is None on a rank counts as zero there. With
+    ``gradient_accumulation_steps``, gradients are averaged in the steps that update. Clipping and the check for finite
+    gradients of a ``LossScaleOptimizer`` see the averages, so that all ranks skip a step or none does.
 
     Args:
         optimizer: any optimizer of Keras, built or not. To move it to another group, call this again, and ``compile``.
@@ -49,7 +49,7 @@ def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.opt
 
 
 def attach(optimizer: keras.optimizers.Optimizer, group: Group) -> Averaging:
-    """Return what averages an optimizer's gradients from now on, in place of what did so before."""
+    """Let an optimizer average its gradients over a group in place of any earlier group; return its ``Averaging``."""
     for one in (optimizer, _inner(optimizer)):
         averaging = averaging_of(one)
         if averaging is not None:
@@ -59,9 +59,9 @@ def attach(optimizer: keras.optimizers.Optimizer, group: Group) -> Averaging:
 
 
 def attach_all(model: keras.Model, group: Group) -> list[Averaging]:
-    """Return the averagings over a group of all optimizers that a model holds; attach one where there is none.
+    """Return the ``Averaging`` of each optimizer of a model that averages over this group; attach missing ones.
 
-    So the optimizer that ``compile`` made, which a ``train_step`` of the model's own may use or not, is no error.
+    A model may hold further optimizers, such as the one that ``compile`` made and a custom ``train_step`` ignores.
 
     Raises:
         KerasError: no optimizer of the model averages over this group.
@@ -94,14 +94,14 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def averaging_of(optimizer: Any) -> Averaging | None:
-    """Return what averages an optimizer's gradients; None if nothing does."""
+    """Return the ``Averaging`` of an optimizer, or None if it has none."""
     found: Averaging | None = getattr(optimizer, _ATTRIBUTE, None)
     return found
 
 
 @contextlib.contextmanager
 def refusing(group: Group) -> Iterator[None]:
-    """Tell a refusal to the other ranks, so that it ends the call in which they wait with the same sentence."""
+    """Send a refusal to the other ranks, so that the call in which they wait ends with the same sentence."""
     try:
         yield
     except KerasError as error:
@@ -113,14 +113,14 @@ def refusing(group: Group) -> Iterator[None]:
 
 
 class Averaging:
-    """Stands before methods of an optimizer, and averages the gradients that they are given."""
+    """Wraps methods of an optimizer, and averages the gradients that they get."""
 
     covered: tuple[str, ...] = ("apply", "_clip_gradients")
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, group: Group) -> None:
-        """Cover the methods of an optimizer."""
+        """Replace the methods of an optimizer."""
         self.group = group
-        #: The variables that ``fit`` has made alike on all ranks, by their ids; None: it lacks the callbacks.
+        #: Ids of the variables that ``fit`` has made equal on all ranks. None if it lacks the callbacks.
         self.alike: frozenset[int] | None = None
         self._optimizer = optimizer
         self._plain = {name: getattr(optimizer, name) for name in self.covered}
@@ -129,14 +129,14 @@ class Averaging:
         setattr(optimizer, _ATTRIBUTE, self)
 
     def detach(self) -> None:
-        """Give the optimizer its own methods back."""
+        """Restore the optimizer's own methods."""
         for name in (*self.covered, _ATTRIBUTE):
             delattr(self._optimizer, name)
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
-        """Apply the averages of gradients; ``stateless_apply`` comes here, too.
+        """Apply the averages of gradients; ``stateless_apply`` calls this, too.
 
-        Gradients that are accumulated are averaged when they are used.
+        Accumulated gradients are averaged when they are used.
         """
         variables = None if trainable_variables is None else list(trainable_variables)
         given = self._filled(grads, variables)
@@ -144,10 +144,10 @@ class Averaging:
         return self._plain["apply"](given if accumulates else self._averaged(given), variables)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-        """Clip; before that, average the gradients that were accumulated."""
+        """Average the gradients if they were accumulated, then clip."""
         steps = self._optimizer.gradient_accumulation_steps
         if steps and keras.backend.backend() == "jax":
-            # JAX's optimizers come here in every step, and drop the results of those that do not update.
+            # JAX's optimizers call this in every step, and drop the results of steps that do not update.
             is_update = (self._optimizer._iterations + 1) % steps == 0  # noqa: SLF001 - ``iterations`` counts updates
             grads = keras.ops.cond(is_update, lambda: self._averaged(grads), lambda: list(grads))
         elif steps:
@@ -155,7 +155,7 @@ class Averaging:
         return self._plain["_clip_gradients"](grads)
 
     def _filled(self, grads: Iterable[Any], variables: Sequence[Any] | None) -> list[Any]:
-        """Return gradients that all ranks have alike: dense ones, with zeros for None."""
+        """Return gradients of the same form on all ranks: dense ones, with zeros for None."""
         variables = self._optimizer._trainable_variables if variables is None else variables  # noqa: SLF001
         with refusing(self.group):
             self._refuse_callers(variables)
@@ -182,8 +182,8 @@ class Averaging:
     def _refuse_callers(self, variables: Sequence[Any]) -> None:
         """Raise if another ``LossScaleOptimizer`` calls, or a ``fit`` without the callbacks, or with other variables.
 
-        The first has looked at this rank's gradients alone. Where they are not finite it does not call at all, and the
-        other ranks would average other steps. The others let ranks start from different weights.
+        Such a ``LossScaleOptimizer`` has checked only this rank's gradients. If they are not finite, it does not call
+        at all, and the other ranks average other steps. In the other cases ranks may start from different weights.
         """
         frame = sys._getframe()  # noqa: SLF001 - nothing else tells an optimizer who uses it
         while frame.f_back is not None:
@@ -210,7 +210,7 @@ class Averaging:
 
 
 class AveragingBeforeCheck(Averaging):
-    """Averages gradients, in every step, before a ``LossScaleOptimizer`` looks whether they are finite."""
+    """Averages gradients, in every step, before a ``LossScaleOptimizer`` checks whether they are finite."""
 
     covered = ("apply", "stateless_apply")
 
@@ -222,18 +222,18 @@ class AveragingBeforeCheck(Averaging):
     def stateless_apply(
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> Any:
-        """Check and apply the averages of gradients, which does not come to ``apply``."""
+        """Check and apply the averages of gradients; Keras does not call ``apply`` for this."""
         given = self._averaged(self._filled(grads, None))
         return self._plain["stateless_apply"](optimizer_variables, given, trainable_variables)
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimizer within a ``LossScaleOptimizer``; None for others."""
+    """Return the optimizer inside a ``LossScaleOptimizer``, or None for other optimizers."""
     return getattr(optimizer, "inner_optimizer", None)
 
 
 def _dense(grad: Any) -> Any:
-    """Return a gradient as an array: TensorFlow has those of embeddings as rows, of which each rank has other ones."""
+    """Return a gradient as a dense array: TensorFlow's gradients of embeddings are rows, which differ between ranks."""
     if keras.backend.backend() != "tensorflow":
         return grad
     import tensorflow as tf  # noqa: PLC0415 - Keras' backend, and loaded
@@ -242,7 +242,7 @@ def _dense(grad: Any) -> Any:
 
 
 def _refuse_xla() -> None:
-    """Raise where XLA compiles a step for TensorFlow: it cannot call another process."""
+    """Raise if XLA compiles a step for TensorFlow: a compiled step cannot call another process."""
     if keras.backend.backend() != "tensorflow":
         return
     import tensorflow as tf  # noqa: PLC0415 - as above

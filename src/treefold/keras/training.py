@@ -1,6 +1,6 @@
-"""``callbacks``: what ``fit`` does on every rank beside its steps, so that ranks start alike and stay alike.
+"""``callbacks``: what ``fit`` needs on every rank beside its steps, so that ranks start equal and stay equal.
 
-``steps``: how many batches an epoch has that every rank can serve.
+``steps``: the number of batches per epoch that every rank has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treefold.errors.words import short
 from treefold.group import Group
 from treefold.keras.optimizers import attach_all, optimizers_of, refusing
 
-#: Distance of the seeds of two ranks, an odd number: large, because some generators add what they count to the seed.
+#: The distance of two ranks' seeds. Odd, and large, because some generators add a counter to the seed.
 _SEED_DISTANCE, _SEEDS = 0x4F1BBCDD, 2**31
 
 
@@ -34,17 +34,20 @@ def callbacks(
 ) -> list[keras.callbacks.Callback]:
     """Return the callbacks that ``fit`` needs on every rank, around your own.
 
-    At the start all ranks take rank 0's weights and optimizer state; its weights also at the end. Seeds of dropout
-    differ from rank to rank. At the end of an epoch, metrics and validation are averaged over ranks, weighted by
-    samples. So are the moving statistics of ``BatchNormalization``. Whether to stop, and learning rates, are rank 0's;
-    within an epoch, a callback that stops any rank stops all. All optimizers that the model holds average over the
-    group from then on, if one does. An error of the group ends ``fit`` as treefold's own error, which names the rank.
+    At the start, all ranks take rank 0's weights and optimizer state. Seeds of dropout differ from rank to rank. At the
+    end of an epoch, metrics and validation are averaged over ranks, weighted by samples. So are the moving statistics
+    of ``BatchNormalization``. Rank 0 decides whether to stop and sets learning rates; within an epoch, a callback that
+    stops any rank stops all. At the end, all ranks take rank 0's weights.
+
+    If one optimizer of the model averages over the group, all of them do from then on. An error of the group ends
+    ``fit`` as treefold's own error, which names the rank.
 
     Args:
         group: the ranks that train together, as for ``distribute``.
         on_all_ranks: callbacks that see the averages, such as ``EarlyStopping`` and ``ReduceLROnPlateau``.
         on_rank_0: callbacks that write, such as ``ModelCheckpoint`` and ``CSVLogger``; other ranks leave them out.
-        warm_up_epochs: over so many epochs the learning rate rises to its value, from that divided by the ranks.
+        warm_up_epochs: the number of epochs in which the learning rate rises to its value, from that over the number of
+            ranks; 0 by default.
 
     Returns:
         A list for ``fit(callbacks=...)``.
@@ -55,7 +58,7 @@ def callbacks(
 
 
 class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
-    """Comes first: what later callbacks see is that of all ranks, and errors are the group's own."""
+    """The first callback: later ones see the averages of all ranks, and errors are the group's own."""
 
     def __init__(self, group: Group) -> None:
         """Average over a group."""
@@ -67,7 +70,7 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         self._tested_samples = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
-        """Let gradients be averaged before anything looks at them, and errors of steps be the group's own.
+        """Attach averaging to all optimizers, and let steps raise the group's own errors.
 
         Raises:
             KerasError: no optimizer of the model averages gradients over this group, or a loss is a sum.
@@ -93,11 +96,11 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         self._is_fitting, self._has_warned = True, False
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Leave evaluations that follow alone."""
+        """End the averaging of validations: later evaluations are the rank's own."""
         self._is_fitting = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Forget the last epoch."""
+        """Reset the counts of steps and samples."""
         self._epoch, self._steps = epoch, 0
         self._trained_samples, self._tested_samples = None, 0.0
 
@@ -106,16 +109,16 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         self._steps = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Validate with moving statistics of all ranks; the metrics still hold those of the training."""
+        """Average moving statistics before validation; the metrics still hold those of the training."""
         if self._is_fitting:
             self._end_training()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Note how many samples this rank has validated."""
+        """Store the number of samples that this rank has validated."""
         self._tested_samples = _samples(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Average the logs in place: callbacks behind this one see the same."""
+        """Average the logs in place, so that later callbacks see the averages."""
         trained = self._end_training()
         logs = {} if logs is None else logs
         for is_test, samples in ((False, trained), (True, self._tested_samples)):
@@ -126,11 +129,11 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
                 logs.update(zip(names, map(float, means), strict=True))
 
     def step_place(self) -> str:
-        """Return where in ``fit`` a step is that begins."""
+        """Return the place of the next step in ``fit``, in words."""
         return f"in step {self._steps + 1} of epoch {self._epoch + 1}"
 
     def _end_training(self) -> float:
-        """Average the moving statistics once per epoch; return how many samples this rank has trained on in it."""
+        """Average the moving statistics once per epoch; return the number of samples that this rank trained on."""
         if self._trained_samples is not None:
             return self._trained_samples
         samples = self._trained_samples = _samples(self.model)
@@ -150,10 +153,10 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
 
 
 class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
-    """Comes last: what callbacks have restored or decided on rank 0 holds for all ranks."""
+    """The last callback: weights and decisions of rank 0's callbacks hold for all ranks."""
 
     def __init__(self, group: Group, warm_up_epochs: int = 0, *, may_stop: bool = False) -> None:
-        """Follow rank 0 of a group; ``may_stop``: callbacks of this rank may stop it within an epoch."""
+        """Follow rank 0 of a group. ``may_stop``: callbacks of this rank may stop it within an epoch."""
         super().__init__()
         self._group = group
         self._warm_up_epochs = warm_up_epochs
@@ -162,7 +165,7 @@ class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is 
         self._full_rates: list[float] = []
 
     def set_model(self, model: keras.Model) -> None:
-        """Note the learning rates to warm up to, before a callback restores lower ones.
+        """Store the learning rates to warm up to, before a callback restores lower ones.
 
         Raises:
             KerasError: one is a schedule.
@@ -180,7 +183,7 @@ class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is 
                 )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
-        """Take rank 0's weights, state of optimizers and first epoch; let seeds differ from rank to rank."""
+        """Take rank 0's weights, state of optimizers and first epoch, and give each rank its own seeds."""
         model, group = self.model, self._group
         trainable, weights = model.trainable_variables, model.weights
         if trainable and model.optimizer and not model.optimizer.built:
@@ -197,7 +200,7 @@ class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is 
         model._initial_epoch = int(first) or model._initial_epoch  # noqa: SLF001
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Warm up."""
+        """Set the learning rate of an epoch of the warm-up."""
         if epoch <= self._warm_up_epochs and self._warm_up_epochs:
             least = 1.0 / self._group.size
             for optimizer, full_rate in zip(self._optimizers, self._full_rates, strict=True):
@@ -218,7 +221,7 @@ class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is 
                 optimizer.learning_rate = float(new)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Take rank 0's weights, which a callback may have restored there alone."""
+        """Take rank 0's weights, which a callback may have restored on rank 0 alone."""
         self._take(self.model.weights)
 
     def _take(self, variables: Sequence[Any]) -> None:
@@ -227,7 +230,7 @@ class RankAgreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is 
 
 
 def _step(step: Callable[..., Any], averages: Averages, *given: Any) -> Any:
-    """Make a step; where the group fails in its graph, raise the group's error in place of the framework's."""
+    """Make a step. If the group fails inside its graph, raise the group's error in place of the framework's."""
     link = averages.group.link
     with _located(averages.step_place()):
         try:
@@ -246,7 +249,7 @@ def _step(step: Callable[..., Any], averages: Averages, *given: Any) -> Any:
 
 @contextlib.contextmanager
 def _located(place: str) -> Iterator[None]:
-    """Let an error of calls that differ tell what this rank was doing."""
+    """Add the place in ``fit`` to an error about calls that differ."""
     try:
         yield
     except CallMismatchError as error:
@@ -255,18 +258,18 @@ def _located(place: str) -> Iterator[None]:
 
 
 def _samples(model: keras.Model) -> float:
-    """Return over how many samples the metrics of a model are; 0 if its steps do not track the loss."""
+    """Return the number of samples in a model's metrics, or 0 if its steps do not track the loss."""
     return next((float(one.count) for one in model.metrics if one.name == "loss"), 0.0)
 
 
 def _seed_of(state: Any, rank: int) -> Any:
-    """Return the state of a rank's random generator, made from rank 0's: a seed, and how often it was used."""
+    """Return a rank's state of a random generator (a seed, and how often it was used), derived from rank 0's."""
     seed = (int(state[0]) + rank * _SEED_DISTANCE) % _SEEDS if rank else state[0]
     return np.array([seed, *state[1:]], state.dtype)
 
 
 def _seed_torch(rank: int) -> None:
-    """Give a rank's PyTorch a seed of its own: Keras takes dropout without a seed from PyTorch's own generator."""
+    """Give PyTorch a seed of its own on every rank but 0: Keras' dropout without a seed uses PyTorch's generator."""
     if rank and keras.backend.backend() == "torch":
         import torch  # noqa: PLC0415 - Keras' backend, and loaded
 
@@ -274,7 +277,7 @@ def _seed_torch(rank: int) -> None:
 
 
 def _sees_batches(callback: keras.callbacks.Callback) -> bool:
-    """Return whether a callback does something at the end of a batch, so that it may stop training there."""
+    """Tell whether a callback has a method for the end of a batch, so that it may stop training there."""
     names = ("on_batch_end", "on_train_batch_end")
     plain = keras.callbacks.Callback
     return any(getattr(getattr(callback, name), "__func__", None) is not getattr(plain, name) for name in names)
@@ -285,7 +288,7 @@ def _has_settable_rate(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def _replace(variables: Sequence[Any], change: Callable[[list[Any]], list[Any]]) -> None:
-    """Assign to variables what ``change`` makes of their values, which it may write into."""
+    """Apply ``change`` to copies of the variables' values, which it may modify, and assign the results."""
     if not variables:
         return
     arrays = [np.array(keras.ops.convert_to_numpy(one)) for one in variables]
@@ -294,10 +297,26 @@ def _replace(variables: Sequence[Any], change: Callable[[list[Any]], list[Any]])
 
 
 def steps(group: Group, batches: Any) -> int:
-    """Return the least number of batches that every rank has.
+    """Return the number of batches that every rank has: the least of all.
 
-    All ranks call this, and leave out what they have more, because every step needs all ranks: by ``dataset.take``, or
-    by cutting arrays. ``steps_per_epoch`` alone does not: Keras keeps the rest for the next epoch.
+    All ranks call this, and leave out further batches, by ``dataset.take`` or by cutting arrays, because every step
+    needs all ranks. Setting ``steps_per_epoch`` is not enough: Keras keeps the rest for the next epoch.
+
+    Args:
+        group: the ranks that train together.
+        batches: the number of this rank's batches in an epoch; or its ``tf.data.Dataset``, ``keras.utils.PyDataset`` or
+            PyTorch ``DataLoader``, with batches of one size.
+
+    Returns:
+        A number of batches, the same on all ranks.
+
+    Args:
+        group: the ranks that train together.
+        batches: the number of this rank's batches in an epoch; or its ``tf.data.Dataset``, ``keras.utils.PyDataset`` or
+            PyTorch ``DataLoader``, with batches of one size.
+
+    Returns:
+        A number of batches, the same on all ranks.
 
     Args:
         group: the ranks that train together.
@@ -344,7 +363,7 @@ def _count(batches: Any) -> int:
 
 
 def _may_differ(spec: Any) -> bool:
-    """Return whether tf.data does not know that all batches of an element's arrays have one length."""
+    """Tell whether the batches of a tf.data dataset may have different lengths."""
     import tensorflow as tf  # noqa: PLC0415 - the dataset is its own
 
     return any(part.shape.rank and part.shape[0] is None for part in tf.nest.flatten(spec) if hasattr(part, "shape"))
