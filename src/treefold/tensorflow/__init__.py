@@ -6,10 +6,10 @@
 >>> isinstance(strategy.extended._cross_device_ops, tf.distribute.CrossDeviceOps)
 True
 
-Values on CPU devices are folded in host memory, by one pass over the tensors as they lie. Traced, that pass is an
-operation of treefold's own, or a call into Python, as by ``tf.numpy_function``, for sparse rows and shapes that tracing
-does not know. Neither has a gradient (``all_reduce`` of the replica context has its own). Graphs for XLA or GPUs, and
-what is traced while a model is saved, run the plan as TensorFlow ops.
+Values on CPU devices are folded in host memory, in one pass over the tensors and without a copy. In a graph, that pass
+is an operation of treefold's own. For sparse rows, and shapes that are unknown while tracing, it is a call into Python,
+as by ``tf.numpy_function``. Neither has a gradient (``all_reduce`` of the replica context has its own). Graphs for XLA,
+for GPUs, and of models that are being saved run the plan as TensorFlow ops.
 
 Ops with a group, ``CrossDeviceOps(treefold.HierarchicalCopyAllReduce(group=group))``, reduce across its processes.
 Their traced calls, and those of the group's own methods, are made when the graph runs, in the order of the program.

@@ -13,7 +13,7 @@ import treefold.errors
 
 
 class ReplicaMismatchError(treefold.errors.MismatchError, tf.errors.InvalidArgumentError):  # type: ignore[misc]
-    """Replicas disagree: treefold's ``MismatchError``, and the error that TensorFlow's own ops raise."""
+    """Replicas disagree: both treefold's ``MismatchError`` and the error that TensorFlow's own ops raise."""
 
     # What tf.errors.OpError sets in a constructor of three arguments; treefold's errors are made from their sentence.
     _node_def = None
@@ -33,18 +33,18 @@ class ReplicaMismatchError(treefold.errors.MismatchError, tf.errors.InvalidArgum
 
     @classmethod
     def of(cls, error: treefold.errors.MismatchError) -> Self:
-        """Return an error of both kinds with the sentence of one of treefold's."""
+        """Return an error of both kinds with the sentence of a ``MismatchError``."""
         return cls(str(error)).with_traceback(error.__traceback__)
 
     @classmethod
     def gathered(cls, error: treefold.errors.MismatchError, shapes: Sequence[Any], axis: int) -> Self:
-        """Add TensorFlow's words for shapes that cannot be laid behind each other; programs look for them."""
+        """Add TensorFlow's words for shapes that cannot be concatenated, which programs look for."""
         return cls(f"{error}{_words_of_concat(shapes, axis)}").with_traceback(error.__traceback__)
 
 
 @functools.cache
 def warn_without_timeouts() -> None:
-    """Say, once in a process, that ``timeout_seconds`` does nothing."""
+    """Warn, once in a process, that ``timeout_seconds`` has no effect."""
     warnings.warn(
         "timeout_seconds has no effect on treefold's reductions: they run within this process and wait for no other. "
         "Leave it out, unless the same options go to TensorFlow's collective ops.",

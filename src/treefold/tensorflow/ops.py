@@ -1,4 +1,4 @@
-"""The classes that ``tf.distribute`` takes: each hands its calls to the ops of treefold that it is named after."""
+"""The classes for ``tf.distribute``: each passes its calls to the treefold ops of the same name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _as_written(method: _Method) -> _Method:
-    """Keep AutoGraph from translating treefold's own loops and conditions, all the way down."""
+    """Keep AutoGraph from converting treefold's own loops and conditions, at any depth."""
     unconverted: _Method = tf.autograph.experimental.do_not_convert(method)
     return unconverted
 
@@ -43,15 +43,17 @@ def _as_written(method: _Method) -> _Method:
 class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # TensorFlow ships no types
     """A ``tf.distribute.CrossDeviceOps`` that reduces by the plans of ``ops``.
 
-    ``ops``: any of treefold's own ops objects; the classes below make theirs. Values, destinations, options and results
-    are TensorFlow's: several destinations give a ``tf.distribute.DistributedValues``, one gives a bare tensor. What
-    treefold does otherwise than TensorFlow (any number of devices, every pair validated, devices that must exist) it
-    does here, too; a destination may also be a list of device names.
+    Values, destinations, options and results are TensorFlow's: several destinations give a
+    ``tf.distribute.DistributedValues``, one gives a bare tensor. In the following, treefold differs from TensorFlow:
+    any number of devices is right, every pair is validated, devices must exist, and a destination may also be a list of
+    device names.
 
     Subclasses may define ``reduce_implementation``, ``batch_reduce_implementation`` and ``broadcast_implementation``,
-    as those of TensorFlow's class do. They get distributed values, whatever the caller brought, and options that are
-    not None; unlike TensorFlow's they also get values of a single replica. Without ``ops`` the first has to be defined;
-    the others build on it, or copy.
+    as those of TensorFlow's class do. Each gets distributed values, even for a single replica, and options that are
+    not None. Without ``ops``, a subclass has to define the first of them; the others use it, or copy.
+
+    Args:
+        ops: any of treefold's own ops objects. The classes below make theirs. None needs a subclass.
 
     Raises:
         ArgumentError: ``ops`` is something else.
@@ -59,7 +61,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     """
 
     def __init__(self, ops: treefold.ops.CrossDeviceOps | None = None) -> None:
-        """Take the ops that plan and reduce."""
+        """Store the ops that plan and reduce."""
         super().__init__()
         if ops is not None and not isinstance(ops, treefold.ops.CrossDeviceOps):
             raise ArgumentError.option(ops=ops)
@@ -76,9 +78,20 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         *,
         experimental_hints: Any = None,
     ) -> Any:
-        """Reduce one value to its destinations; ``reduce_op``: ``tf.distribute.ReduceOp``, treefold's, or a name.
+        """Reduce one value to its destinations.
 
-        ``experimental_hints`` is what TensorFlow 2.2 and 2.3 call ``options``.
+        Args:
+            reduce_op: a ``tf.distribute.ReduceOp``, a ``treefold.ReduceOp``, or a name such as ``"mean"``.
+            per_replica_value: a ``tf.distribute.DistributedValues`` of tensors or ``tf.IndexedSlices``, or one of these
+                for one replica. Replicas have equal shapes and dtypes.
+            destinations: a ``tf.distribute.DistributedValues``, a tensor or variable, a device name, or a list of
+                names.
+            options: a ``tf.distribute.experimental.CommunicationOptions``; TensorFlow's defaults by default.
+            experimental_hints: the name of ``options`` in TensorFlow 2.2 and 2.3.
+
+        Returns:
+            A bare tensor (or ``tf.IndexedSlices``) for one destination, a ``tf.distribute.DistributedValues`` for
+                several.
 
         Raises:
             TreefoldError: one of its kinds; see ``treefold.errors``. Replicas that disagree are a
@@ -97,7 +110,16 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         *,
         experimental_hints: Any = None,
     ) -> list[Any]:
-        """Reduce many values at once and return their results in the order of the pairs.
+        """Reduce many values at once.
+
+        Args:
+            reduce_op: as for ``reduce``.
+            value_destination_pairs: (value, destinations) pairs, each as for ``reduce``.
+            options: as for ``reduce``.
+            experimental_hints: the name of ``options`` in TensorFlow 2.2 and 2.3.
+
+        Returns:
+            A list of results in the order of the pairs, each as from ``reduce``.
 
         Raises:
             TreefoldError: one of its kinds, naming the pair; see ``reduce``.
@@ -111,6 +133,13 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
         """Copy a tensor or ``tf.IndexedSlices`` to its destinations.
 
+        Args:
+            tensor: a tensor, or something that TensorFlow converts to one, or ``tf.IndexedSlices``.
+            destinations: as for ``reduce``.
+
+        Returns:
+            A bare copy for one destination, a ``tf.distribute.DistributedValues`` for several.
+
         Raises:
             TreefoldError: one of its kinds.
 
@@ -118,7 +147,18 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         return self.broadcast_implementation(tensor, destinations)
 
     def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:
-        """Reduce one distributed value: what ``reduce`` calls."""
+        """Reduce one distributed value. ``reduce`` calls this.
+
+        Args:
+            reduce_op: as for ``reduce``.
+            per_replica_value: a ``tf.distribute.DistributedValues``, of one replica at least.
+            destinations: as for ``reduce``.
+            options: a ``tf.distribute.experimental.CommunicationOptions``.
+
+        Returns:
+            The result, as from ``reduce``.
+
+        """
         if self._ops is None:
             raise MissingImplementationError.method(type(self).__name__, "reduce_implementation")
         return self._reduce(self._ops, reduce_op, [(per_replica_value, destinations)], options, is_batch=False)[0]
@@ -126,13 +166,32 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     def batch_reduce_implementation(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        """Reduce distributed values: what ``batch_reduce`` calls; one by one without ops."""
+        """Reduce distributed values; without ops, one by one. ``batch_reduce`` calls this.
+
+        Args:
+            reduce_op: as for ``reduce``.
+            value_destination_pairs: (distributed value, destinations) pairs.
+            options: a ``tf.distribute.experimental.CommunicationOptions``.
+
+        Returns:
+            A list of results in the order of the pairs.
+
+        """
         if self._ops is None:
             return [self.reduce_implementation(reduce_op, *pair, options) for pair in value_destination_pairs]
         return self._reduce(self._ops, reduce_op, value_destination_pairs, options, is_batch=True)
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
-        """Copy one value: what ``broadcast`` calls."""
+        """Copy one value. ``broadcast`` calls this.
+
+        Args:
+            tensor: as for ``broadcast``.
+            destinations: as for ``reduce``.
+
+        Returns:
+            The copies, as from ``broadcast``.
+
+        """
         if isinstance(tensor, tf.distribute.DistributedValues):
             raise ArgumentError.several_values(tensor)
         pair = read_pair(tensor, destinations, "tensor")
@@ -144,7 +203,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
 
     @_as_written
     def _gather(self, per_replica_value: Any, destinations: Any, axis: int, options: Any = None) -> Any:
-        """Lay the replicas' tensors behind each other: ``Strategy.gather`` calls this."""
+        """Concatenate the replicas' tensors. ``Strategy.gather`` calls this."""
         return self._gather_implementation(per_replica_value, destinations, axis, options)
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: int, options: Any) -> Any:
@@ -161,7 +220,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
             raise ReplicaMismatchError.gathered(error, shapes, axis) from None
 
     def _as_pair(self, value: Any, destinations: Any) -> tuple[Any, Any]:
-        """Return a pair as the ``…_implementation`` methods take it."""
+        """Return a pair in the form that the ``…_implementation`` methods get."""
         if self._ops is None:  # else they are read where they are used
             read_destinations(destinations)
         distributed = as_distributed(value)
@@ -189,25 +248,45 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         return [regrouped(components) for components in results]
 
     def __repr__(self) -> str:
-        """Show the constructor call that made it."""
+        """Return the constructor call that made it."""
         if self._ops is None:
             return f"{type(self).__name__}()"
         return f"treefold.tensorflow.{self._ops!r}"
 
 
 class ReductionToOneDevice(CrossDeviceOps):
-    """``treefold.ReductionToOneDevice`` for ``tf.distribute``; ``accumulation_fn`` takes and returns tensors."""
+    """``treefold.ReductionToOneDevice`` for ``tf.distribute``.
+
+    Args:
+        reduce_to_device: name of the device that reduces; by default the first destination.
+        accumulation_fn: a function that takes a list of tensors and returns their sum; treefold's own sum by default.
+        accumulate: as for ``treefold.ReductionToOneDevice``: ``"exact"`` by default.
+
+    """
 
     def __init__(
         self, reduce_to_device: str | None = None, accumulation_fn: Any = None, *, accumulate: str = "exact"
     ) -> None:
-        """Take what ``tf.distribute.ReductionToOneDevice`` takes, and treefold's ``accumulate``."""
+        """Accept the arguments of ``tf.distribute.ReductionToOneDevice``, and treefold's ``accumulate``."""
         device = local_device(reduce_to_device) if isinstance(reduce_to_device, str) else reduce_to_device
         super().__init__(treefold.ops.ReductionToOneDevice(device, accumulation_fn, accumulate=accumulate))
 
 
 class AllReduceCrossDeviceOps(CrossDeviceOps):
-    """``treefold.AllReduceCrossDeviceOps`` for ``tf.distribute``."""
+    """``treefold.AllReduceCrossDeviceOps`` for ``tf.distribute``.
+
+    Args:
+        all_reduce_alg: ``"nccl"`` or ``"hierarchical_copy"``, as the two classes below.
+        num_packs: the number of packs that share the values of a dtype; 0 packs nothing, ``"auto"`` makes one per
+            device.
+        agg_small_grads_max_bytes: the most bytes of a value that is grouped with others if ``num_packs`` is 0; 0 groups
+            none.
+        agg_small_grads_max_group: the most values in such a group; 0 groups none.
+        accumulate: as for ``treefold.AllReduceCrossDeviceOps``: ``"exact"`` by default.
+        topology: the machine with the trees for ``"hierarchical_copy"``: a ``treefold.Topology``, or what names one.
+            None by default.
+
+    """
 
     def __init__(
         self,
@@ -219,26 +298,41 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         accumulate: str = "exact",
         topology: object = None,
     ) -> None:
-        """Take what TensorFlow's class of this name takes or took, and treefold's ``accumulate`` and ``topology``."""
+        """Accept the arguments that TensorFlow's class has or had, and treefold's ``accumulate`` and ``topology``."""
         limits = (agg_small_grads_max_bytes, agg_small_grads_max_group)
         make = treefold.ops.AllReduceCrossDeviceOps
         super().__init__(make(all_reduce_alg, num_packs, *limits, accumulate=accumulate, topology=topology))
 
 
 class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
-    """``treefold.HierarchicalCopyAllReduce`` for ``tf.distribute``: right for odd numbers of devices, too."""
+    """``treefold.HierarchicalCopyAllReduce`` for ``tf.distribute``: right for odd numbers of devices, too.
+
+    Args:
+        num_packs: the number of packs that share the values of a dtype; 0 packs nothing, ``"auto"`` makes one per
+            device.
+        accumulate: as for ``treefold.HierarchicalCopyAllReduce``: ``"exact"`` by default.
+        topology: the machine with the trees to use: a ``treefold.Topology``, or what names one. None by default.
+
+    """
 
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "exact", topology: object = None) -> None:
-        """Take what TensorFlow's class of this name takes, and treefold's ``accumulate`` and ``topology``."""
+        """Accept the arguments of TensorFlow's class, and treefold's ``accumulate`` and ``topology``."""
         ops = treefold.ops.HierarchicalCopyAllReduce(num_packs, accumulate=accumulate, topology=topology)
         CrossDeviceOps.__init__(self, ops)  # ops of their own, not of the class in between
 
 
 class NcclAllReduce(AllReduceCrossDeviceOps):
-    """``treefold.NcclAllReduce`` for ``tf.distribute``: its documented fallback, for NCCL is run through PyTorch."""
+    """``treefold.NcclAllReduce`` for ``tf.distribute``: always its documented fallback, because NCCL needs PyTorch.
+
+    Args:
+        num_packs: the number of packs that share the values of a dtype; 0 packs nothing, ``"auto"`` makes one per
+            device.
+        accumulate: as for ``treefold.NcclAllReduce``: ``"exact"`` by default.
+
+    """
 
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "exact") -> None:
-        """Take what ``tf.distribute.NcclAllReduce`` takes, and treefold's ``accumulate``."""
+        """Accept the arguments of ``tf.distribute.NcclAllReduce``, and treefold's ``accumulate``."""
         CrossDeviceOps.__init__(self, treefold.ops.NcclAllReduce(num_packs, accumulate=accumulate))
 
 
@@ -258,7 +352,7 @@ def _reduced_eagerly(
 
 
 def _refuse_gradients(pairs: list[TensorPair], results: list[list[Any]]) -> None:
-    """Make a gradient tape that asks for a derivative hear why there is none, instead of passing None on."""
+    """Let a gradient tape raise an error that says why there is no derivative, instead of passing None on."""
     inputs = [tensor for pair in pairs for tensor in pair.tensors()]
     if not record.should_record_backprop(inputs):
         return

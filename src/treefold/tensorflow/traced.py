@@ -1,10 +1,11 @@
-"""Reductions inside ``tf.function``: in one pass where all values are in host memory, elsewhere the plan as ops.
+"""Reductions inside ``tf.function``: one pass if all values are in host memory, else the plan as TensorFlow ops.
 
-In host memory that pass is an operation of its own, or one call into Python. What is known of the values while tracing
-need not be found out when the graph runs, so both go straight to the kernel. Small values are packed either way: each
-replica concatenates its tensors on its device, and every destination splits the result. A tensor on its way to another
-device costs an operation that sends and one that receives, whatever its size, and those are most of the time of a small
-gradient.
+In host memory that pass is an operation of treefold's own, or one call into Python. Everything known while tracing is
+decided then, so both go straight to the kernel when the graph runs.
+
+Small values are packed in both cases: each replica concatenates its tensors on its device, and every destination splits
+the result. A tensor that moves to another device costs two operations, one to send and one to receive, whatever its
+size. For a small gradient, they take most of the time.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from treefold.values import IndexedSlices, PerReplica
 
 #: A larger value is sent as it is: a copy into the pack and one out of it would cost more than sending it.
 MOST_BYTES = 1 << 15
-#: The functions that graphs call, by everything that they depend on: one serves all traces that need the same.
-#: Copies begin empty: TensorFlow's names for functions are worth nothing in another process.
+#: The functions that graphs call, by everything that they depend on, so that traces share them.
+#: A copied or pickled cache is empty: TensorFlow's names for functions mean nothing in another process.
 Callbacks: TypeAlias = BoundedCache[Hashable, Callable[..., list[Any]]]
 MAX_CALLBACKS = 64
 
@@ -54,7 +55,7 @@ def reduced(
     """Return, for each pair, the result on each of its destinations, as symbolic tensors.
 
     Raises:
-        TreefoldError: what is known while tracing is refused while tracing; the rest when the graph runs.
+        TreefoldError: while tracing, for errors that are known then; others are raised when the graph runs.
 
     """
     if not pairs:
@@ -70,7 +71,7 @@ def reduced(
 
 
 def gathered(pair: TensorPair, axis: int) -> list[Any]:
-    """Return the components laid behind each other along ``axis`` on every destination, by TensorFlow, eagerly too."""
+    """Return the components, concatenated along ``axis`` by TensorFlow (also eagerly), on every destination."""
     if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
         raise ArgumentError.gather_sparse(where="")
     with tf.device(pair.targets[0]):
@@ -85,7 +86,7 @@ def _check(pair: TensorPair, terms: ReductionTerms) -> None:
 
 
 def _are_on_host(pairs: Sequence[TensorPair], own: Sequence[str]) -> bool:
-    """Whether everything is on CPU devices of this process, in a graph that only this process runs."""
+    """Tell whether everything is on CPU devices of this process, in a graph that only this process runs."""
     if any(pair.is_in_cluster for pair in pairs):
         return False
     named = {*own, *(device for pair in pairs for device in (*pair.places, *pair.targets))}
@@ -98,9 +99,9 @@ def _as_ops(
     pairs: Sequence[TensorPair],
     options: CommunicationOptions | None,
 ) -> list[list[Any]]:
-    """Run the plan of the values whose shapes are known and devices are here; the others meet on one device.
+    """Run the plan as TensorFlow ops, for values of known shapes on this process's devices; others meet on one device.
 
-    Lengths are not planned while they are not known, and plans are within one process.
+    Unknown lengths cannot be planned, and a plan lies within one process.
     """
     placed = [_placed(pair) for pair in pairs]
     results: list[list[Any]] = [[] for _ in placed]
@@ -119,7 +120,7 @@ def _as_ops(
 
 
 def _placed(pair: TensorPair) -> TensorPair:
-    """Return the pair with every tensor on its device, where tracing left that open."""
+    """Return the pair with every tensor copied to its device, if tracing left the device open."""
     components = tuple(
         component if component.device else copied(component, [place])[0]
         for component, place in zip(pair.components, pair.places, strict=True)
@@ -135,7 +136,7 @@ def _is_planned(pair: TensorPair) -> bool:
 
 
 def _on_one_device(pair: TensorPair, fold: Fold, root: str) -> list[Any]:
-    """Reduce on ``root``, whatever the shapes turn out to be, and copy the result to the destinations."""
+    """Reduce on ``root``, whatever the shapes will be, and copy the result to the destinations."""
     with tf.device(root):
         if pair.is_sparse:
             values = tf.concat([component.values for component in pair.components], 0)
@@ -168,7 +169,7 @@ def _folded(dense: list[Any], fold: Fold) -> Any:
 
 @dataclass(frozen=True)
 class HostReduction:
-    """A reduction of values in host memory: ``ops``, whose arithmetic is ``fold``, and the options of the call."""
+    """Reduces values in host memory by the arithmetic ``fold`` of ``ops``, under the options of the call."""
 
     ops: treefold.ops.CrossDeviceOps
     fold: Fold
@@ -189,7 +190,7 @@ class HostReduction:
         return results
 
     def _is_the_result(self, pair: TensorPair) -> bool:
-        """Tell whether the only contribution is the result, whatever the op."""
+        """Tell whether there is one contribution, which is the result of any op."""
         return len(pair.components) == 1 and is_alike(pair) and self.fold.result_dtype(pair.dtype) == pair.dtype
 
     def _reduced(self, pairs: Sequence[TensorPair]) -> list[list[Any]]:
@@ -204,7 +205,7 @@ class HostReduction:
         return results
 
     def _results_of(self, pairs: Sequence[TensorPair]) -> list[Any]:
-        """Return each result on one device; what no operation folds is folded by one call."""
+        """Return each result on one device. Values that the operation cannot fold are folded in one call to Python."""
         made = [self._by_operation(pair) for pair in pairs]
         left = [index for index, result in enumerate(made) if result is None]
         called = self._call([pairs[index] for index in left]) if left else []
@@ -218,7 +219,7 @@ class HostReduction:
         return folded(pair.components, self.fold, pair.dtype, pair.targets[0])
 
     def _call(self, pairs: Sequence[TensorPair]) -> list[Any]:
-        """Reduce by one call into Python, which reads the graph's tensors as they lie; each result is on one device."""
+        """Reduce by one call into Python, which reads the graph's tensors without a copy, each to one device."""
         layouts = tuple(_ArraysOfValue.of(pair) for pair in pairs)
         types: list[Any] = []
         for pair in pairs:
@@ -234,10 +235,14 @@ class HostReduction:
 
 @dataclass(frozen=True)
 class _ArraysOfValue:
-    """Of which arrays a value of a call is made.
+    """The arrays of which one value of a call is made.
 
-    ``counts``: of how many each contribution is; ``is_alike``: whether all are known to be of one shape and dtype.
-    The result is wanted on one device: one serves all, as tensors never change.
+    Its result is wanted on one device. As tensors never change, that one serves all destinations.
+
+    Attributes:
+        counts: The number of arrays of each contribution.
+        is_alike: True if all contributions are known to have one shape and dtype.
+
     """
 
     places: tuple[str, ...]
@@ -257,7 +262,7 @@ def _reduction_of_arrays(
     layouts: Sequence[_ArraysOfValue],
     options: CommunicationOptions | None,
 ) -> Callable[..., list[Any]]:
-    """Return a function of the arrays of all values in order, which returns those of their results."""
+    """Return a function that takes the arrays of all values in order, and returns the arrays of their results."""
 
     def reduce_arrays(*arrays: Any) -> list[Any]:
         remaining = iter(arrays)
@@ -269,7 +274,7 @@ def _reduction_of_arrays(
             else:
                 components = [part[0] if len(part) == 1 else IndexedSlices(*part) for part in parts]
                 others.append((PerReplica(components, layout.places), layout.target))
-        # First those that may still be refused.
+        # Values that may still be refused come first.
         reduced = iter([result[0] for result in ops.batch_reduce(fold.op, others, options)])
         made = iter(_fold_arrays(alike, fold))
         results = [next(made if layout.is_alike else reduced) for layout in layouts]
@@ -279,7 +284,7 @@ def _reduction_of_arrays(
 
 
 def _fold_arrays(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[HostArray]:
-    """Return the folds of values whose contributions agree, in memory that TensorFlow adopts where it is large."""
+    """Return the folds of values with contributions that agree. TensorFlow adopts the memory of large ones."""
     jobs = []
     for sources in values:
         dtype = sources[0].dtype.name
@@ -290,7 +295,7 @@ def _fold_arrays(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[Host
 
 
 def _with_shape(pair: TensorPair, remaining: Any) -> Any:
-    """Return a result with what is known of its shape, which a call into Python loses."""
+    """Set the known part of a result's shape, which a call into Python loses, and return the result."""
     first = pair.components[0]
     if pair.is_sparse:
         values, indices = next(remaining), next(remaining)
@@ -305,12 +310,12 @@ def _with_shape(pair: TensorPair, remaining: Any) -> Any:
 
 
 def _sum_or_none(lengths: Sequence[Any]) -> int | None:
-    """Return the sum of 1-d shapes' lengths, None if one is not known."""
+    """Return the sum of 1-d shapes' lengths, or None if one is unknown."""
     return sum(shape[0] for shape in lengths) if all(shape.is_fully_defined() for shape in lengths) else None
 
 
 def grouped(pairs: Sequence[TensorPair], most_bytes: int) -> list[list[int]]:
-    """Return the indices of pairs that travel together, in order; values above ``most_bytes`` travel alone."""
+    """Return the indices of pairs that are packed together, in order; values above ``most_bytes`` stay alone."""
     groups: dict[object, list[int]] = {}
     for index, pair in enumerate(pairs):
         is_small = is_alike(pair) and pair.nbytes <= most_bytes
@@ -320,7 +325,7 @@ def grouped(pairs: Sequence[TensorPair], most_bytes: int) -> list[list[int]]:
 
 
 def packed(pairs: Sequence[TensorPair]) -> TensorPair:
-    """Return the one value, flat, that carries several of the same dtype and devices."""
+    """Return one flat value that holds several values of the same dtype and devices."""
     first = pairs[0]
     components = []
     for replica, place in enumerate(first.places):
@@ -331,7 +336,7 @@ def packed(pairs: Sequence[TensorPair]) -> TensorPair:
 
 
 def unpacked(result: Any, pairs: Sequence[TensorPair]) -> list[list[Any]]:
-    """Return, for each of the pairs that were packed, its part of their result on each destination."""
+    """Return, for each of the packed pairs, its part of their result on each destination."""
     shapes = [pair.components[0].shape for pair in pairs]
     parts: list[list[Any]] = [[] for _ in pairs]
     for target in pairs[0].targets:

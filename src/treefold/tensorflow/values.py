@@ -1,4 +1,4 @@
-"""Reads the values that ``tf.distribute`` hands over, and builds the results that its callers expect."""
+"""Reads the values that ``tf.distribute`` passes, and builds the results that its callers expect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_OPTIONS = tf.distribute.experimental.CommunicationOptions()
 
 @dataclass(frozen=True, slots=True)
 class TensorPair:
-    """One value of a call: a tensor or ``tf.IndexedSlices`` per replica, where they are, and where the result goes."""
+    """One value of a call: a tensor or ``tf.IndexedSlices`` per replica, their devices, and the result's devices."""
 
     components: tuple[Any, ...]
     places: tuple[str, ...]
@@ -36,33 +36,33 @@ class TensorPair:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the result is sparse rows, too."""
+        """True if the result is sparse rows, too."""
         return all(isinstance(component, tf.IndexedSlices) for component in self.components)
 
     @property
     def dtype(self) -> str:
-        """Return NumPy's name of the first contribution's dtype."""
+        """NumPy's name of the first contribution's dtype."""
         name: str = self.components[0].dtype.base_dtype.name
         return name
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the first contribution, which is dense and of a known shape."""
+        """Bytes of the first contribution, which is dense and of a known shape."""
         length: int = math.prod(self.components[0].shape)
         return length * itemsize(self.dtype)
 
     @property
     def is_in_cluster(self) -> bool:
-        """Whether some of the devices may be another process's: those are named at length."""
+        """True if some devices may be another process's; such devices have their long names."""
         return any(name.startswith("/") for name in (*self.places, *self.targets))
 
     def tensors(self) -> list[Any]:
-        """Return all tensors that the components are made of, in order."""
+        """Return all tensors of the components, in order."""
         return [tensor for component in self.components for tensor in tensors_of(component)]
 
 
 def is_alike(pair: TensorPair) -> bool:
-    """Whether all contributions are dense, and known to be of one shape and dtype."""
+    """Tell whether all contributions are dense, and known to have one shape and dtype."""
     if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
         return False
     first = pair.components[0]
@@ -72,7 +72,7 @@ def is_alike(pair: TensorPair) -> bool:
 
 
 def as_distributed(value: Any, what: str = "per_replica_value") -> Any:
-    """Return a value as distributed: itself, or one tensor or what can be made one as the value of one replica.
+    """Return a distributed value as it is, and one tensor (or what converts to one) as the value of one replica.
 
     Raises:
         ArgumentError: it is none of ``tf.distribute``'s forms; ``what`` names it.
@@ -82,7 +82,7 @@ def as_distributed(value: Any, what: str = "per_replica_value") -> Any:
 
 
 def read_pair(value: Any, destinations: Any, what: str = "per_replica_value") -> TensorPair:
-    """Take a value and its destinations apart; ``what`` is what errors call the value.
+    """Read a value and its destinations; errors call the value ``what``.
 
     Raises:
         ArgumentError: one of them is none of ``tf.distribute``'s forms.
@@ -98,7 +98,7 @@ def read_pair(value: Any, destinations: Any, what: str = "per_replica_value") ->
 
 
 def read_destinations(destinations: Any) -> tuple[str, ...]:
-    """Return the device of each component that a result is to have; a variable or tensor stands for its device.
+    """Return the device of each component of a result; a variable or tensor stands for its device.
 
     Raises:
         ArgumentError: none of the forms, or empty.
@@ -124,7 +124,7 @@ def read_destinations(destinations: Any) -> tuple[str, ...]:
 
 
 def device_name(name: str) -> str:
-    """Return the canonical name of a device; what it leaves open is taken from ``tf.device``, as TensorFlow does.
+    """Return the canonical name of a device. Missing parts of a name come from ``tf.device``, as in TensorFlow.
 
     In a graph for sessions, the devices of a cluster keep the long name that TensorFlow gives them.
     """
@@ -136,7 +136,7 @@ def device_name(name: str) -> str:
 
 
 def chosen_options(options: Any, experimental_hints: Any) -> Any:
-    """Return the options of a call, under whichever of their two names they came, TensorFlow's defaults if none did.
+    """Return the options of a call, which may have either of two names; TensorFlow's defaults if there are none.
 
     Raises:
         CallError: they came under both names.
@@ -151,8 +151,9 @@ def chosen_options(options: Any, experimental_hints: Any) -> Any:
 def read_options(options: Any) -> CommunicationOptions | None:
     """Return TensorFlow's ``CommunicationOptions`` as treefold's.
 
-    Their ``implementation`` is left out: ``MirroredStrategy`` fills it in by itself, for its own collective ops. So is
-    ``timeout_seconds``, with a warning: TensorFlow's documentation hands it to every call, and its ops drop it.
+    The ``implementation`` is left out: ``MirroredStrategy`` sets it by itself, for its own collective ops. The
+    ``timeout_seconds`` are left out with a warning: TensorFlow's documentation passes them to every call, and its ops
+    drop them.
 
     Raises:
         ArgumentError: they are something else.
@@ -177,7 +178,7 @@ def _made_options(bytes_per_pack: int) -> CommunicationOptions:
 
 
 def tensors_of(component: Any) -> list[Any]:
-    """Return a tensor, or the two or three tensors of ``tf.IndexedSlices``."""
+    """Return the tensor of a component, or the two or three tensors of ``tf.IndexedSlices``."""
     if not isinstance(component, tf.IndexedSlices):
         return [component]
     shape = [] if component.dense_shape is None else [component.dense_shape]
@@ -185,7 +186,7 @@ def tensors_of(component: Any) -> list[Any]:
 
 
 def to_treefold(component: Any) -> Any:
-    """Return a component as treefold takes it: tensors as they are, sparse rows as ``treefold.IndexedSlices``."""
+    """Return a component in treefold's form: tensors unchanged, sparse rows as ``treefold.IndexedSlices``."""
     if not isinstance(component, tf.IndexedSlices):
         return component
     shape = component.dense_shape
@@ -195,14 +196,14 @@ def to_treefold(component: Any) -> Any:
 
 
 def from_treefold(component: Any, like: Any) -> Any:
-    """Return a component of a result as TensorFlow takes it; ``like``: the first replica's contribution."""
+    """Return a component of a result in TensorFlow's form. ``like``: the first replica's contribution."""
     if not isinstance(component, treefold.values.IndexedSlices):
         return component
     return tf.IndexedSlices(component.values, component.indices, like.dense_shape)
 
 
 def copied(component: Any, devices: Sequence[str]) -> list[Any]:
-    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device, by TensorFlow, eagerly too."""
+    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device, made by TensorFlow, also eagerly."""
     copies = []
     for device in devices:
         with tf.device(device):
@@ -211,7 +212,7 @@ def copied(component: Any, devices: Sequence[str]) -> list[Any]:
 
 
 def regrouped(components: Sequence[Any]) -> Any:
-    """Return one component bare, several as ``Mirrored``: TensorFlow's callers count on it."""
+    """Return one component bare, and several as ``Mirrored``, as TensorFlow's callers expect."""
     return components[0] if len(components) == 1 else Mirrored(tuple(components))
 
 
