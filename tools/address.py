@@ -1,10 +1,10 @@
 """Copy the checkout with the repository's address in it, as it is to be published.
 
-``python tools/address.py https://example.org/owner/treefold build/addressed``
+Run ``python tools/address.py https://example.org/owner/treefold build/addressed``.
 
-A package index shows the README where none of its files are, and links to what ``[project.urls]`` names. The address is
-not in the checkout, because forks have others; whoever publishes gives it. In the copy the README's links are absolute,
-to the tag of this version, and ``pyproject.toml`` has its URLs.
+A package index shows the README without the files to which it links, and the links of ``[project.urls]``. The address
+is not in the checkout, because forks have others: whichever one publishes gives its own. In the copy, the README's
+links are absolute, to the tag of this version, and ``pyproject.toml`` has its URLs.
 """
 
 import re
@@ -21,7 +21,7 @@ _LINK = re.compile(r"(?P<before>!?\[[^\]]*\]\()(?!https?:|mailto:|#)(?P<path>[^)
 
 
 def main() -> None:
-    """Copy to the second argument, a folder that is made anew, with the first as the address."""
+    """Copy to the second argument, a folder that is emptied first, with the first argument as the address."""
     if len(sys.argv) != 3 or not _ADDRESS.fullmatch(sys.argv[1]):  # noqa: PLR2004 - two arguments and the name
         sys.exit(
             f"Got {sys.argv[1:]}: give the repository's address, such as https://example.org/owner/name, and a folder."
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def copy_checkout(folder: Path) -> None:
-    """Copy every file that git knows or would add."""
+    """Copy every file that git tracks or would add."""
     git = shutil.which("git") or sys.exit("git is not on PATH: it says which files belong to the checkout")
     command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout  # noqa: S603 - ours
@@ -61,7 +61,7 @@ def with_urls(settings: str, address: str, tag: str) -> str:
 
 
 def with_absolute_links(paper: str, address: str, tag: str) -> str:
-    """Return a paper of the checkout's top whose links lead to the repository; blocks of code stay as they are."""
+    """Return a page of the checkout's root with links that lead to the repository; blocks of code stay as they are."""
 
     def lead(link: re.Match[str]) -> str:
         path = link["path"].removesuffix("/")

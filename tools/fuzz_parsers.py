@@ -1,8 +1,8 @@
-"""Feed the topology parsers what coverage-guided fuzzing finds, to the first text that is no machine and no error.
+"""Fuzz the topology parsers, guided by coverage, up to the first text that breaks one.
 
-Not part of the tests: atheris has wheels for few Pythons. ``pip install atheris``, then
-``python tools/fuzz_parsers.py CORPUS -max_total_time=300`` (libFuzzer's options). The first run fills the folder CORPUS
-with the machines of the tests.
+A parser may return a machine, or raise one of treefold's errors. This is not part of the tests: atheris has wheels for
+few Pythons. ``pip install atheris``, then ``python tools/fuzz_parsers.py CORPUS -max_total_time=300`` (libFuzzer's
+options). The first run fills the folder CORPUS with the machines of the tests.
 """
 
 import importlib
@@ -22,7 +22,7 @@ LONGEST_ERROR = 2000
 
 
 def fuzz(data: bytes) -> None:
-    """Parse one text; a machine must be written and read again, an error must be one of ours and short."""
+    """Parse one text: a machine must survive writing and reading, and an error must be short and one of treefold's."""
     text = data.decode("utf-8", errors="replace")
     try:
         topology = parse_topology(text)

@@ -1,8 +1,8 @@
 """Change one operator or constant of the code at a time, and see whether the tests notice.
 
-``make mutants``. The operators are cosmic-ray's; this draws a sample of what they can change, each place of the code
-once, and tries it on copies below ``build/mutants``, so that the checkout stays as it is. The tests of the changed room
-run first, and the first that fails ends the run.
+``make mutants``. The operators are cosmic-ray's. A sample of the places that they can change is drawn, each place once.
+Each mutant is tried on a copy below ``build/mutants``, so that the checkout stays as it is. The tests of the changed
+room run first, and the first that fails ends the run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ROOMS = {
     ],
     "values": ["tests/api/test_values.py", "tests/properties/test_structures.py", "tests/api"],
 }
-#: Rooms whose tests start processes, and take minutes a mutant: only by --rooms, best with --own.
+#: Rooms with tests that start processes, which take minutes per mutant: only by --rooms, best with --own.
 SLOW = ("averaging", "engines", "execution", "group", "group/bootstrap", "group/transport")
 #: Files that are tested outside of their room's tests.
 ELSEWHERE = {
@@ -67,11 +67,11 @@ ELSEWHERE = {
     "planners/direct.py": ["tests/planners/test_direct.py", "tests/planners/test_host_shares.py"],
 }
 TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/properties", "tests/planners"]
-CASES = "3"  # what random examples find is what more of them would find
-#: A mutant that takes so many times as long as the tests without it will not end.
+CASES = "3"  # Random examples per property: more of them would find the same mutants.
+#: A mutant counts as endless if it takes this many times as long as the tests without it.
 PATIENCE = 4
 
-#: What cosmic-ray can do, but for what changes more than one operator or constant.
+#: Operators of cosmic-ray that change more than one operator or constant, and are not used.
 _LEFT_OUT = ("RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
 
 
@@ -86,32 +86,32 @@ class Mutant:
 
     @property
     def file(self) -> str:
-        """Its place in the package."""
+        """Its path in the package."""
         return str(self.spec.module_path.relative_to(PACKAGE).as_posix())
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """The file in the package, the line before and after: what stays when other lines change."""
+        """The file in the package, and the line before and after: a name that stays when other lines change."""
         return self.file, self.before, self.after
 
     @property
     def tests(self) -> list[str]:
-        """The tests that notice first."""
+        """The tests that are the likeliest to notice, to be run first."""
         return [*ELSEWHERE.get(self.file, ()), *ROOMS[self.room]]
 
     @property
     def key(self) -> str:
-        """What no other mutant of this state of the code shares."""
+        """A name that is unique among all mutants of this state of the code."""
         start = self.spec.start_pos
         return f"{self.spec.module_path}:{start[0]}:{start[1]} {self.spec.operator_name} {self.spec.occurrence}"
 
     def __str__(self) -> str:
-        """Write it as a line of a diff, with its place in the code."""
+        """Return it as lines of a diff, with its place in the code."""
         return f"{self.spec.module_path}:{self.spec.start_pos[0]}\n  - {self.before}\n  + {self.after}"
 
 
 def find_places(room: str) -> Iterator[list[MutationSpec]]:
-    """Yield what can be changed in a room's code, place by place."""
+    """Yield the possible changes of a room's code, place by place."""
     root = PACKAGE / room
     for path in sorted(root.glob("*.py")) if root.is_dir() else [root]:
         source = path.read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def find_places(room: str) -> Iterator[list[MutationSpec]]:
 
 
 def make_mutant(spec: MutationSpec, room: str) -> Mutant | None:
-    """Return a change with the line that it changes; None if it changes none."""
+    """Return a change with the line that it changes, or None if it changes none."""
     source = spec.module_path.read_text(encoding="utf-8")
     operator = cosmic_ray.plugins.get_operator(spec.operator_name)()
     changed = mutate_code(source, operator, spec.occurrence).splitlines()
@@ -140,7 +140,7 @@ def make_mutant(spec: MutationSpec, room: str) -> Mutant | None:
 
 
 def _unseen_ranges(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return where annotations begin and end, which are text in this code: no test could see them change."""
+    """Return where annotations begin and end: they are text in this code, and no test could see them change."""
     ranges = []
     for node in ast.walk(ast.parse(source)):
         for name in ("annotation", "returns"):
@@ -153,7 +153,7 @@ def _unseen_ranges(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]
 
 
 def draw_sample(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """Return so many mutants of different places, the same for one seed and one state of the code."""
+    """Return ``count`` mutants of different places, the same for one seed and one state of the code."""
     drawing = random.Random(seed)  # noqa: S311 - nothing is secret here
     places = [(room, place) for room in rooms for place in find_places(room)]
     drawn = drawing.sample(places, min(count, len(places)))
@@ -180,7 +180,7 @@ def make_copy(number: int) -> Path:
 
 
 def make_python() -> Path:
-    """Return a Python that sees the packages of this one, but for its treefold."""
+    """Return a Python with the packages of this one, but without its treefold."""
     home = (BUILD / "venv").resolve()
     venv.create(home, clear=True, symlinks=True)
     site = next(home.rglob("site-packages"))
@@ -190,18 +190,18 @@ def make_python() -> Path:
 
 
 def command_for(python: Path, tests: Sequence[str]) -> str:
-    """Return what runs tests in this order, to the first that fails."""
+    """Return the command that runs tests in this order, up to the first that fails."""
     return f"{python} -m pytest -q -x -p no:cacheprovider {' '.join(tests)}"
 
 
 def enter(copy: Path) -> None:
-    """Let this process, and the tests that it starts, work on a copy."""
+    """Make this process, and the tests that it starts, use a copy."""
     os.chdir(copy)
     os.environ |= {"PYTHONPATH": str(copy / "src"), "TREEFOLD_CASES": CASES}
 
 
 def run_without_mutant(copy: Path, python: Path, tests: Sequence[str]) -> float:
-    """Return how long the tests take as the code stands; they must pass, and write the bytecode that all runs read."""
+    """Return the time of the tests without a mutant. The tests must pass, and write the bytecode that all runs read."""
     start = time.monotonic()
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "TREEFOLD_CASES": CASES}
     command = command_for(python, tests).split()
@@ -222,7 +222,7 @@ def try_one(mutant: Mutant, command: str, timeout_s: float) -> str:
 
 
 def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespace) -> list[tuple[Mutant, str]]:
-    """Return what became of every mutant, tried in several copies at once."""
+    """Return the outcome of every mutant, with several copies at work at once."""
     others = [] if arguments.own else TESTS
     first = make_copy(0)
     took_s = run_without_mutant(first, python, sorted({*others, *(test for one in mutants for test in one.tests)}))
@@ -252,7 +252,7 @@ def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespa
 
 
 def read_outcomes() -> dict[str, str]:
-    """Return what became of the mutants that an earlier run tried."""
+    """Return the outcomes of the mutants of an earlier run."""
     if not OUTCOMES.exists():
         return {}
     return dict(json.loads(line) for line in OUTCOMES.read_text(encoding="utf-8").splitlines())
@@ -265,14 +265,14 @@ def read_equivalent() -> set[tuple[str, str, str]]:
 
 
 def read_survivors() -> set[tuple[str, str, str]]:
-    """Return the names of those that the last run did not catch."""
+    """Return the names of the mutants that the last run did not catch."""
     if not SURVIVORS.exists():
         sys.exit(f"--again needs {SURVIVORS}, which a run without it writes.")
     return {(file, before, after) for file, before, after in json.loads(SURVIVORS.read_text(encoding="utf-8"))}
 
 
 def report(outcomes: Sequence[tuple[Mutant, str]]) -> int:
-    """Print what became of the mutants; return 1 if fewer than 95 % of those that differ were noticed."""
+    """Print the outcomes; return 1 if fewer than 95 % of the mutants that change the result were noticed."""
     by_outcome = {name: [mutant for mutant, got in outcomes if got == name] for name in ("survived", "timed out")}
     for name, mutants in by_outcome.items():
         print(f"\n{name}: {len(mutants)}")

@@ -1,14 +1,14 @@
 """Run TensorFlow's and Keras's own tests of distribution with treefold's classes in place of TensorFlow's.
 
-``python tools/tensorflow_tests.py ../tensorflow ../keras``: the folders are copies of TensorFlow's and Keras's sources,
-of the versions that are installed; their packages leave most tests out. Each suite runs twice, in a process of its own:
-with TensorFlow's classes, and with ours. Tests that pass with TensorFlow's only are listed and make the exit code 1.
-Tests of several workers need ``pip install portpicker dill tblib``; without them TensorFlow skips most of these, and
-with too few GPUs what needs them.
+Run ``python tools/tensorflow_tests.py ../tensorflow ../keras``. The folders are copies of TensorFlow's and Keras's
+sources, of the installed versions; their packages leave most tests out. Each suite runs twice, in a process of its own:
+with TensorFlow's classes, and with ours. Tests that pass only with TensorFlow's are listed and make the exit code 1.
+Tests of several workers need ``pip install portpicker dill tblib``; without these TensorFlow skips most of them. With
+too few GPUs it skips tests that need them.
 
-The files are run as they are, but for one word: ``AllReduceCrossDeviceOps("ring")`` is hierarchical copy in TensorFlow,
-as is every name that it does not know, and an error in treefold. Ours are put in place of the four classes wherever
-TensorFlow looks them up, and are what a ``MirroredStrategy`` gets that would have taken TensorFlow's collective ops.
+The files are run unchanged, but for one word. ``AllReduceCrossDeviceOps("ring")`` is hierarchical copy in TensorFlow,
+as every unknown name is, and an error in treefold. Our classes replace the four of TensorFlow wherever it looks them
+up. A ``MirroredStrategy`` that would use TensorFlow's collective ops gets them, too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def put_ours_in_place() -> None:
 
 
 def counted(method: Callable[..., Any], calls: Counter[str]) -> Callable[..., Any]:
-    """Return the method, counting its calls."""
+    """Return the method with a counter of its calls."""
 
     @functools.wraps(method)
     def count(*args: Any, **kinds: Any) -> Any:
@@ -90,7 +90,7 @@ def counted(method: Callable[..., Any], calls: Counter[str]) -> Callable[..., An
 def run_inside(whose: str, path: str, argv: list[str]) -> None:
     """Run a test file as the main module of this process, which ends with it.
 
-    ``argv``: the executable that starts this again, and its arguments: TensorFlow's tests of several workers start
+    ``argv``: the executable that starts this again, and its arguments. TensorFlow's tests of several workers start
     processes by it.
     """
     text = Path(path).read_text(encoding="utf-8")
@@ -109,7 +109,7 @@ def run_inside(whose: str, path: str, argv: list[str]) -> None:
 
 
 def run_suite(path: Path, whose: str, *, timeout_s: float, logs: Path) -> Outcomes:
-    """Run one test file with one of both sets of classes, print how it went, and return each test's outcome."""
+    """Run one test file with one of the two sets of classes, print the outcome, and return that of each test."""
     name = f"{path.stem}.{whose}"
     executable, log = logs / name, logs / f"{name}.log"
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", whose, str(path)]
@@ -138,7 +138,7 @@ def run_suite(path: Path, whose: str, *, timeout_s: float, logs: Path) -> Outcom
 
 
 def read_outcomes(log: str) -> Outcomes:
-    """Return the outcome of each test in the output of absl's runner; what has none was running when it ended."""
+    """Return the outcome of each test in the output of absl's runner; a test without one was running at the end."""
     outcomes = dict.fromkeys(STARTED.findall(log), "UNFINISHED")
     for outcome, test in OUTCOME.findall(log):
         # A test of several subtests has one line for each that failed, and is then not OK.
@@ -158,7 +158,7 @@ def find(suite: str, folders: list[Path]) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the suites and list the tests that pass with TensorFlow's classes only; return 1 if there are any."""
+    """Run the suites and list the tests that pass only with TensorFlow's classes; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("sources", nargs="+", type=Path, help="folders of TensorFlow's and Keras's sources")
     parser.add_argument("-k", "--keep", default="", help="run only the suites whose path holds this")

@@ -1,11 +1,11 @@
 """Run PyTorch's own tests of process groups with gloo, and with the backend "treefold" in gloo's place.
 
-``python tools/torch_tests.py`` takes the tests of ``torch.testing._internal.distributed.distributed_test``, which come
-with PyTorch, as PyTorch runs them for gloo (``BACKEND=gloo``), on three processes. They run twice: with gloo, and with
-``"gloo"`` replaced by ``"treefold"`` in ``init_process_group`` and ``new_group``. Tests that ran and passed are
-counted, and those that pass with gloo only are listed. ``--only WORD`` runs those whose names have the word in it;
-``--jobs 2`` runs so many at a time. It ends with 1 if less than 95 % of what passes with gloo passes here. ``pip
-install expecttest`` first, which PyTorch's tests use.
+Run ``python tools/torch_tests.py``, after ``pip install expecttest``, which PyTorch's tests use. The tests are those of
+``torch.testing._internal.distributed.distributed_test``, which come with PyTorch. PyTorch runs them for gloo
+(``BACKEND=gloo``), on three processes. Here each runs twice: with gloo, and with ``"gloo"`` replaced by ``"treefold"``
+in ``init_process_group`` and ``new_group``. Tests that ran and passed are counted, and tests that pass only with gloo
+are listed. With ``--only WORD``, only tests with the word in their name run; with ``--jobs 2``, two run at a time. The
+exit code is 1 if less than 95 % of what passes with gloo passes here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PATIENCE_S = 180
 
 
 def run(backend: str, names: list[str]) -> dict[str, str]:
-    """Return what became of each test: "passed", "skipped", or what it has said."""
+    """Return the outcome of each test: "passed", "skipped", or its output."""
     outcomes: dict[str, str] = {}
     while left := [name for name in names if name not in outcomes]:
         started, told = left[0], ""
@@ -62,7 +62,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def put_ours_in_place() -> None:
-    """Make process groups of ours where a test asks for gloo's."""
+    """Make treefold's process groups wherever a test asks for gloo's."""
     from torch import distributed  # noqa: PLC0415 - the process that counts needs no PyTorch
     from torch.distributed import distributed_c10d  # noqa: PLC0415 - as above
 
@@ -81,7 +81,7 @@ def put_ours_in_place() -> None:
 
 
 def be_runner(backend: str, names: list[str]) -> None:
-    """Run tests one after the other, and say what became of each; end where one hangs."""
+    """Run tests one after the other, and report the outcome of each; end if one hangs."""
     import unittest  # noqa: PLC0415 - as above
 
     if backend == "treefold":
@@ -99,7 +99,7 @@ def be_runner(backend: str, names: list[str]) -> None:
 
 
 def _tests() -> Any:
-    """Return PyTorch's class of tests, whose ranks are forked: to import PyTorch for each would take minutes."""
+    """Return PyTorch's class of tests with forked ranks: importing PyTorch in each would take minutes."""
     import importlib  # noqa: PLC0415 - as above
 
     module = importlib.import_module(MODULE)
@@ -113,14 +113,14 @@ def _tests() -> Any:
 
 
 def run_in_jobs(backend: str, names: list[str], jobs: int) -> dict[str, str]:
-    """Return what became of tests, of which some run at a time."""
+    """Return the outcomes of tests, some of which run at a time."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         parts = pool.map(lambda job: run(backend, names[job::jobs]), range(jobs))
         return {name: outcome for part in parts for name, outcome in part.items()}
 
 
 def main() -> int:
-    """Run the tests with both, and print what there is to say."""
+    """Run the tests with both backends, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", default="", help="tests whose names have this word")
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time (2)")

@@ -2,9 +2,9 @@
 
 ``python tools/try_wheels.py --compilers g++,clang++,none python3.11 python3.12``
 
-A compiler is a C++ compiler on PATH, or ``none``, which hides them all: that wheel must come without the native core,
-and reduce in NumPy. Every other wheel must have it, and must pass the tests of the native core. Wheels for publishing
-are built by cibuildwheel, which makes them run on older systems, too; this program needs no container.
+A compiler is a C++ compiler on PATH, or ``none``, which hides them all. The latter's wheel must come without the native
+core, and reduce in NumPy. Every other wheel must have it, and must pass the tests of the native core. Wheels for
+publishing are built by cibuildwheel, which makes them run on older systems, too; this program needs no container.
 """
 
 import argparse
@@ -21,7 +21,7 @@ TEST_PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "ml_dtypes")
 
 
 def run(*command: str | Path, environment: dict[str, str] | None = None) -> None:
-    """Run a command in the checkout; end with what it wrote if it fails."""
+    """Run a command in the checkout; if it fails, end with its output."""
     arguments = [str(word) for word in command]
     done = subprocess.run(  # noqa: S603 - our own words
         arguments, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -37,7 +37,7 @@ def make_environment(python: str, folder: Path) -> Path:
 
 
 def environment_with(compiler: str, empty: Path) -> dict[str, str]:
-    """Return the environment variables of a build by that compiler, or by none."""
+    """Return the environment variables of a build by that compiler, or without one."""
     environment = {name: value for name, value in os.environ.items() if name not in {"CC", "CXX", "CMAKE_ARGS"}}
     if compiler == "none":
         empty.mkdir()
@@ -46,7 +46,7 @@ def environment_with(compiler: str, empty: Path) -> dict[str, str]:
 
 
 def build(python: str, compiler: str, folder: Path) -> Path:
-    """Return a wheel made by that Python and compiler."""
+    """Return a wheel built by that Python and compiler."""
     builder = make_environment(python, folder / "builder")
     run(
         *(builder, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--wheel-dir", folder, "."),

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: What the first process of a host does: give it a name, shared memory of its own, its NICs in /sys, names for the
-#: other hosts, and a boot of its own, by which programs tell machines apart; then wait for the end of its input. It is
-#: process 1 of its namespace: with it the kernel ends all others.
+#: The program of a host's first process. It gives the host a name, shared memory of its own, its NICs in /sys, names
+#: for the other hosts, and a boot id of its own, by which programs distinguish machines. Then it waits for the end of
+#: its input. It is process 1 of its namespace: when it ends, the kernel ends all others.
 _BOOT = """
 hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount -t sysfs sysfs /sys && ip link set lo up || exit
 mkdir /dev/shm/.lab && printf "%s" "$1" > /dev/shm/.lab/hosts && mount --bind /dev/shm/.lab/hosts /etc/hosts || exit
@@ -24,21 +24,21 @@ _APART = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc
 
 
 class LabError(Exception):
-    """A lab that cannot be built, or a part of it that is asked for and is not there."""
+    """A lab that cannot be built, or a missing part of a lab."""
 
 
 class Host:
-    """Processes on a host see its NICs, name, processes and ``/dev/shm``, and share the file system, as over NFS.
+    """An emulated host with NICs, a name, processes and ``/dev/shm`` of its own; the file system is shared.
 
-    ``$TMPDIR`` leads into the host's own memory: what is in ``/tmp`` by default is on real machines not shared either.
+    The host's memory also holds ``$TMPDIR``, because real machines do not share ``/tmp`` either.
     """
 
     def __init__(self, name: str, addresses: Mapping[str, str]) -> None:
-        """Boot a host that knows these hosts' addresses by their names."""
+        """Boot a host with the addresses of these hosts by name."""
         self.name = name
         self._processes: list[subprocess.Popen[bytes]] = []
         known = "".join(f"{address} {other}\n" for other, address in {"localhost": "127.0.0.1", **addresses}.items())
-        # A session of its own: Ctrl-C is for whoever made the lab, who then ends the host.
+        # A session of its own: Ctrl-C goes to the process that made the lab, which then ends the host.
         self._first = subprocess.Popen(
             ["unshare", *_APART, "sh", "-c", _BOOT, name, known],
             stdin=subprocess.PIPE,
@@ -58,15 +58,16 @@ class Host:
 
     @property
     def memory(self) -> Path:
-        """The host's ``/dev/shm``, seen from outside: files there go with the host."""
+        """The host's ``/dev/shm``, seen from outside; its files are removed with the host."""
         return Path(f"/proc/{self._first.pid}/root/dev/shm")
 
     def popen(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a command on the host; ``environment`` is added to this process's, ``options`` are those of Popen.
+        """Start a command on the host, as the leader of a process group, to which ``signal_to`` sends signals.
 
-        It leads a process group (``signal_to`` reaches all of it), and ends with the host at the latest.
+        ``environment`` is added to this process's, and ``options`` are those of Popen. The command ends with the host
+        at the latest.
         """
         inherited = {**os.environ, "TMPDIR": "/dev/shm", **(environment or {})}  # noqa: S108 - the host's own
         process = subprocess.Popen(
@@ -99,13 +100,13 @@ class Host:
             LabError: it fails; the sentence holds what it has printed as an error.
 
         """
-        # The network only: processes of other hosts, whose networks `ip` is given, have no number inside this one.
+        # The network only: `ip` names networks by processes, and those of other hosts have no number inside this one.
         line = [*self.enter(network_only=True), *command]
         done = subprocess.run(line, input=lines.encode(), capture_output=True, check=False)
         return self._printed(command, done.returncode, done.stdout, done.stderr)
 
     def close(self) -> None:
-        """End everything that runs on the host; without processes its namespaces are gone as well."""
+        """End everything that runs on the host. Without processes its namespaces are removed as well."""
         for process in self._processes:  # first, for the kernel waits until their `nsenter`, stopped ones too, let go
             end(process)
         if self._first.stdin is not None:
@@ -120,7 +121,7 @@ class Host:
         return printed.decode()
 
     def enter(self, *, network_only: bool = False) -> list[str]:
-        """Return what a command line starts with to run on the host, or only in its network."""
+        """Return the beginning of a command line that runs on the host, or only in its network."""
         pid = self._first.pid
         command = ["nsenter", f"--target={pid}", "--net"]
         if not network_only:
@@ -138,7 +139,7 @@ def signal_to(process: subprocess.Popen[bytes], number: int) -> None:
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Stop a command on a host, and return when its ``nsenter`` has noticed and stopped, too.
 
-    A SIGCONT to both then lets both go on. Were both stopped by signals, it could notice later, and stop once more.
+    A SIGCONT to both then resumes both. If signals stopped both, ``nsenter`` could notice later, and stop once more.
     """
     for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split():
         os.kill(int(child), signal.SIGSTOP)
@@ -156,5 +157,5 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def missing_tools() -> list[str]:
-    """Return the programs of a lab that are not on this machine."""
+    """Return the programs that a lab needs and this machine lacks."""
     return [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]

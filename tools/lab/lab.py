@@ -20,10 +20,10 @@ _BURST_BYTES_PER_MBIT_PER_S = 131.072  # 128 KiB at 1 Gbit/s
 
 
 class Lab:
-    """Emulated hosts, as a network says; a context manager.
+    """Emulated hosts in a network; a context manager.
 
     ``hosts[i]`` has the address ``address(i, nic)`` on each of its NICs ``eth0``, ``eth1`` …; ``switches`` is one more
-    host, where all bridges are. NIC k of any host reaches NIC k of any other and no other NIC.
+    host, with all bridges. NIC k of any host reaches NIC k of any other and no other NIC.
 
     Raises:
         LabError: ``missing()`` says why.
@@ -47,7 +47,7 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove it."""
+        """Remove the lab."""
         self.close()
 
     def close(self) -> None:
@@ -62,41 +62,41 @@ class Lab:
 
     @property
     def switch_address(self) -> str:
-        """Where hosts reach what runs on the side of the switches, as long as their first NIC is not cut off."""
+        """The address of the switches' side, which hosts reach over their first NIC unless it is cut off."""
         return f"10.77.0.{_SWITCH_ADDRESS}"
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The address of each host's first NIC, and of the switches, by the names under which hosts know each other."""
+        """The address of each host's first NIC, and of the switches, by the names that hosts know."""
         named = {f"host{number}": self.address(number) for number in range(self.network.hosts)}
         return {**named, _SWITCHES: self.switch_address}
 
     def cut(self, host: int, nic: int = 0) -> None:
-        """Take the cable out of the switch; what is on its way is lost, and neither end is told by TCP."""
+        """Unplug the cable at the switch. Data in transit are lost, and TCP tells neither end."""
         self._set_link(_port(host, nic), "down")
 
     def mend(self, host: int, nic: int = 0) -> None:
-        """Put the cable in again."""
+        """Plug the cable in again."""
         self._set_link(_port(host, nic), "up")
 
     def cut_trunk(self, number: int = 0) -> None:
-        """Take a trunk out of its first switch: hosts on either side of it reach those of their own side only."""
+        """Unplug a trunk at its first switch: hosts then reach only those on their own side."""
         self._set_link(_trunk_end(number), "down")
 
     def mend_trunk(self, number: int = 0) -> None:
-        """Put the trunk in again."""
+        """Plug the trunk in again."""
         self._set_link(_trunk_end(number), "up")
 
     def set_rate(self, mbit_per_s: float, host: int, nic: int = 0) -> None:
-        """Give a cable another rate, in both directions; what runs is not interrupted."""
+        """Change the rate of a cable, in both directions, without interrupting anything."""
         _shape(self.hosts[host], {f"eth{nic}": mbit_per_s})
         _shape(self.switches, {_port(host, nic): mbit_per_s})
 
     def set_network(self, network: Network) -> None:
-        """Give all cables and trunks the rates of a network whose cables lead between the same ends.
+        """Give all cables and trunks the rates of ``network``, which has the same cables.
 
         Raises:
-            LabError: they do not.
+            LabError: its cables lead elsewhere.
 
         """
         if _ends(network) != _ends(self.network):
@@ -165,7 +165,7 @@ class Lab:
 
 @functools.cache
 def missing() -> str | None:
-    """Return what keeps this machine from having a lab, in words; None if it can have one."""
+    """Return in words why this machine cannot have a lab, or None if it can."""
     if sys.platform != "linux":
         return f"A lab is made of Linux namespaces; this is {sys.platform}."
     if tools := missing_tools():

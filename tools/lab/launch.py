@@ -23,19 +23,19 @@ PORT = 29500
 
 
 def blocks(hosts: int, ranks_per_host: int) -> tuple[int, ...]:
-    """Return the host of each rank, neighbours together: 0, 0, 1, 1 …."""
+    """Return the host of each rank, with neighbours together: 0, 0, 1, 1 …."""
     return tuple(host for host in range(hosts) for _ in range(ranks_per_host))
 
 
 def round_robin(hosts: int, ranks_per_host: int) -> tuple[int, ...]:
-    """Return the host of each rank, neighbours apart: 0, 1 …, 0, 1 …."""
+    """Return the host of each rank, with neighbours apart: 0, 1 …, 0, 1 …."""
     return tuple(range(hosts)) * ranks_per_host
 
 
 class Job:
     """Processes that belong together; a context manager that leaves none running.
 
-    What they are is said by the function that starts them: the ranks in order, a launcher per host, or one launcher.
+    The function that starts them decides what they are: the ranks in order, a launcher per host, or one launcher.
     """
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -48,7 +48,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill what still runs."""
+        """Kill the processes that still run."""
         for process in self.processes:
             end(process)
 
@@ -61,7 +61,7 @@ class Job:
         stop(self.processes[number])
 
     def resume(self, number: int) -> None:
-        """Let a stopped process go on."""
+        """Resume a stopped process."""
         signal_to(self.processes[number], signal.SIGCONT)
 
     def wait(self, seconds: float | None = None) -> list[int]:
@@ -85,9 +85,10 @@ def start(
     store_outside: bool = False,
     **options: Any,
 ) -> Job:
-    """Start one process per rank, rank r on host ``placement[r]``, with the variables that torchrun leaves.
+    """Start one process per rank, rank r on host ``placement[r]``, with the variables that torchrun sets.
 
-    ``store_outside``: the store is the one of ``outside_store``, else rank 0 makes it. ``options`` are those of Popen.
+    With ``store_outside``, the store is that of ``outside_store``; otherwise rank 0 makes it. ``options`` are those of
+    Popen.
     """
     told = [rank_variables(lab, placement, rank, store_outside=store_outside) for rank in range(len(placement))]
     return Job(
@@ -99,7 +100,7 @@ def start(
 
 
 def rank_variables(lab: Lab, placement: Sequence[int], rank: int, *, store_outside: bool) -> dict[str, str]:
-    """Return what a rank finds in its environment under torchrun."""
+    """Return the environment variables of a rank under torchrun."""
     host = placement[rank]
     beside = [other for other, place in enumerate(placement) if place == host]
     numbers = {
@@ -120,7 +121,7 @@ def rank_variables(lab: Lab, placement: Sequence[int], rank: int, *, store_outsi
 
 
 def engine_variables(lab: Lab) -> dict[str, str]:
-    """Return by which NICs gloo and UCX are to go: all of a host's."""
+    """Return the variables that let gloo and UCX use all NICs of a host."""
     nics = ",".join(f"eth{nic}" for nic in range(lab.network.nics))
     return {
         "GLOO_SOCKET_IFNAME": nics,
@@ -132,7 +133,7 @@ def engine_variables(lab: Lab) -> dict[str, str]:
 
 @contextlib.contextmanager
 def outside_store(lab: Lab, python: str = sys.executable) -> Iterator[None]:
-    """Keep a PyTorch store on the side of the switches, as torchrun's agent does: it outlives every rank."""
+    """Keep a PyTorch store on the switches' side, where it outlives every rank, like that of torchrun's agent."""
     script = Path(__file__).with_name("store.py")
     command = [python, str(script), lab.switch_address, str(PORT)]
     with Job([lab.switches.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)]) as job:
@@ -152,7 +153,7 @@ def torchrun(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Job:
-    """Start PyTorch's own launcher on every host; ``command`` is a script and its arguments. One process per host."""
+    """Start PyTorch's own launcher on every host, one process per host; ``command`` is a script and its arguments."""
 
     def line(host: int) -> list[str]:
         return [
@@ -179,7 +180,7 @@ def mpiexec(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Job:
-    """Start MPICH's own launcher, and by it ``command`` once per rank. One process: the launcher.
+    """Start MPICH's own launcher, which starts ``command`` once per rank. The job is one process: the launcher.
 
     Raises:
         LabError: there is no ``mpiexec``, or the placement is neither in blocks nor round robin over all hosts.
@@ -217,7 +218,7 @@ def find_mpiexec() -> str:
 
 
 def _into_host(lab: Lab) -> str:
-    """Return what mpiexec calls in place of ssh: options, the host's address, and a command for its shell."""
+    """Return the program that mpiexec calls in place of ssh, with options, a host's address, and a shell command."""
     lines = ["#!/bin/sh", 'while [ "${1#-}" != "$1" ]; do shift; done', "address=$1; shift", "case $address in"]
     for number, host in enumerate(lab.hosts):
         lines.append(f'{lab.address(number)}) exec {shlex.join(host.enter())} sh -c "$*" ;;')

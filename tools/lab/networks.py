@@ -1,4 +1,4 @@
-"""What a lab is to look like: hosts, switches, and the cables between them."""
+"""The shape of a lab: hosts, switches, and the cables between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A host's NIC (``eth<nic>``) and the switch that it leads to, both by number; as fast there as back."""
+    """The cable from a host's NIC (``eth<nic>``) to a switch, both by number; equally fast in both directions."""
 
     host: int
     nic: int
@@ -35,17 +35,17 @@ class Network:
 
     @property
     def hosts(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return 1 + max(cable.host for cable in self.cables)
 
     @property
     def switches(self) -> int:
-        """How many switches there are."""
+        """The number of switches."""
         return 1 + max(cable.switch for cable in self.cables)
 
     @property
     def nics(self) -> int:
-        """How many NICs a host has at most."""
+        """The largest number of NICs of a host."""
         return 1 + max(cable.nic for cable in self.cables)
 
 
