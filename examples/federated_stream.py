@@ -1,6 +1,7 @@
-"""Federated averaging where updates arrive in any order: each is added as it comes, and then forgotten.
+"""Federated averaging with updates that arrive in any order: each is added when it arrives, and then forgotten.
 
-Two servers see the same clients in other orders, and find models with the same bits in every round.
+Two servers get the same clients' updates in different orders, and reach models with the same bits in every round.
+
 Run it: python examples/federated_stream.py
 """
 
@@ -11,7 +12,7 @@ import numpy as np
 import treefold
 
 TRUTH = np.float32([2.0, -1.0, 0.5])
-SAMPLES = [200, 60, 20, 500, 90, 7, 33, 120]  # per client: who has more counts more
+SAMPLES = [200, 60, 20, 500, 90, 7, 33, 120]  # per client: more samples count more
 ROUNDS = 3
 
 Model = dict[str, np.ndarray]

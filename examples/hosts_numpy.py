@@ -1,8 +1,10 @@
-"""Average NumPy fields over ranks on several hosts, and go on without those that are lost.
+"""Average NumPy fields over ranks on several hosts, and go on without ranks that are lost.
 
 Run it: torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500 examples/hosts_numpy.py
-(on every host; or, where a lost rank ends all, mpiexec -hosts host0,host1,host2 -n 3 python examples/hosts_numpy.py,
-or on one host: treefold run -n 3 examples/hosts_numpy.py)
+(The same line on every host.)
+
+Run it where a lost rank ends all: mpiexec -hosts host0,host1,host2 -n 3 python examples/hosts_numpy.py.
+Run it on one host: treefold run -n 3 examples/hosts_numpy.py
 """
 
 import numpy as np
@@ -30,8 +32,8 @@ while state["step"][0] < STEPS:
     try:
         mean = group.all_reduce(fields, "mean")  # the same bits on all ranks: those of one process with all fields
     except (PeerLostError, DeadlineError) as error:
-        group = group.without(error.ranks)  # all ranks that are left call this, and are numbered anew
-        # Some may hold the mean that the others did not get: all go on from the state of the one that is furthest.
+        group = group.without(error.ranks)  # All ranks that are left call this, and get new numbers.
+        # Some ranks may have a mean that others did not get: all go on from the state of the most advanced rank.
         steps = group.all_gather(state["step"])
         state = group.broadcast(state, root=int(np.argmax(steps)))
         if group.rank == 0:

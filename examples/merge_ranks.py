@@ -14,13 +14,13 @@ CHECKPOINTS = 200
 
 
 def load(number: int) -> dict[str, np.ndarray]:
-    """Return a checkpoint, as if from a file: each is a little further than the one before."""
+    """Return a checkpoint, as if from a file; each is a little more trained than the one before."""
     random = np.random.default_rng(number)
     return {"kernel": random.normal(number, 1, size=(64, 64)).astype(np.float32), "bias": random.normal(size=64)}
 
 
 def sha(model: dict[str, np.ndarray]) -> str:
-    """Return what two models share only if all their bits are equal."""
+    """Return a hash that two models share only if all their bits are equal."""
     return hashlib.sha256(b"".join(array.tobytes() for array in model.values())).hexdigest()
 
 

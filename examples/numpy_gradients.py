@@ -10,7 +10,7 @@ from treefold import HierarchicalCopyAllReduce, PerReplica
 
 
 def make_gradients(random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return what one replica's backward pass would give."""
+    """Return gradients like those of one replica's backward pass."""
     return {
         "kernel": random.normal(size=(256, 64)).astype(np.float32),
         "bias": random.normal(size=64).astype(np.float32),

@@ -22,7 +22,7 @@ MACHINE = {  # four GPUs: two wide bridges, joined by narrow links
 
 
 def main() -> None:
-    """Find the optimum, then compare what each ops class would take."""
+    """Find the optimum, then compare the predicted times of the ops classes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "machine.json"  # or a file of nvidia-smi topo -m, NCCL, rocm-smi, hwloc
         path.write_text(json.dumps(MACHINE), encoding="utf-8")

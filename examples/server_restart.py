@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of a round, and goes on from the file that it has saved.
+"""A server that is killed in the middle of a round, and goes on from the file that it saved.
 
 Run it: python examples/server_restart.py
 """
@@ -30,7 +30,7 @@ def save(path: Path, mean: treefold.Mean, seen: set[int]) -> None:
 
 
 def serve(path: Path, killed_after: int) -> None:
-    """Add each client once; what a server before this one has added is in the file."""
+    """Add each client once. The file has what an earlier server added."""
     mean, seen = treefold.Mean(), set()
     if path.exists():
         with np.load(path) as state:

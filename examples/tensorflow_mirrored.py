@@ -17,7 +17,7 @@ DEVICES = 3
 
 
 def main() -> None:
-    """Sum who is there, then fit a line."""
+    """Sum one number per device, to see that none is lost, then fit a line."""
     tf.keras.utils.set_random_seed(0)
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)

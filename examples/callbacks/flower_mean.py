@@ -1,4 +1,4 @@
-"""A strategy for Flower: FedAvg whose model is the exact mean, so that replies in any order give the same bits."""
+"""A strategy for Flower: FedAvg with the exact mean as its model, so that replies in any order give the same bits."""
 
 from collections.abc import Iterable
 

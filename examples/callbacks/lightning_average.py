@@ -1,4 +1,4 @@
-"""A callback for Lightning: at the end, the mean of the last checkpoints stands beside them."""
+"""A callback for Lightning: at the end, writes the mean of the last checkpoints beside them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A callback for the Trainer of transformers: at the end, the mean of the last checkpoints is a model of its own."""
+"""A callback for the Trainer of transformers: at the end, writes the mean of the last checkpoints as a model."""
 
 from pathlib import Path
 from typing import Any
