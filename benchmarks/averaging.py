@@ -1,8 +1,8 @@
-"""Averages of three checkpoints by treefold, by mergekit, by loops that people write, and a copy of the same bytes.
+"""Averages three checkpoints with treefold, with mergekit and with loops that people write, and copies as many bytes.
 
-``python benchmarks/averaging.py --folder /dev/shm/models --mergekit /path/to/mergekit-yaml`` makes three Llama-shaped
-models of bfloat16 in the folder if they are not there, and writes ``results/averaging-<date>.md``. Every row is a
-program of its own: wall time with its start, processor time, and the most memory that it had resident.
+Run ``python benchmarks/averaging.py --folder /dev/shm/models --mergekit /path/to/mergekit-yaml``. Three Llama-shaped
+models of bfloat16 are made in the folder if they are missing. The page is ``results/averaging-<date>.md``. Every row is
+a program of its own. Its figures are wall time with its start, processor time, and its largest resident memory.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ COPY = 'for path in "$@"; do cp "$path" "$path.copy"; done'
 
 
 class Row(NamedTuple):
-    """A program to be timed, and where it writes."""
+    """A program to be timed, and the path that it writes."""
 
     name: str
     command: list[str]
@@ -154,7 +154,7 @@ def make_small(folder: Path) -> None:
 
 
 def rows(folder: Path, mergekit: str | None) -> list[Row]:
-    """Return the programs."""
+    """Return the programs to be timed."""
     ours = [str(Path(sys.executable).with_name("treefold")), "average"]
     single = [str(folder / f"{replica}.safetensors") for replica in range(NUM_INPUTS)]
     folders = [str(folder / f"model{replica}") for replica in range(NUM_INPUTS)]
@@ -191,7 +191,7 @@ def small_rows(folder: Path) -> list[Row]:
 
 
 def run(row: Row, folder: Path) -> Figures:
-    """Run a program once, in an empty place for its output."""
+    """Run a program once, with an empty path for its output."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").mkdir()
     for copy in folder.glob("*.copy"):
@@ -205,7 +205,7 @@ def run(row: Row, folder: Path) -> Figures:
 
 
 def measure(programs: list[Row], folder: Path, rounds: int, after: Callable[[Row], None]) -> dict[str, list[Figures]]:
-    """Run every program in turn, round by round; ``after`` sees what each has written in the last round."""
+    """Run every program in turn, round by round. ``after`` is called with the output of each in the last round."""
     found: dict[str, list[Figures]] = {row.name: [] for row in programs}
     for number in range(rounds):
         for row in programs:
@@ -217,7 +217,7 @@ def measure(programs: list[Row], folder: Path, rounds: int, after: Callable[[Row
 
 
 def read_output(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of what a program has written."""
+    """Return the tensors that a program has written."""
     if path.suffix == ".pt":
         state: dict[str, torch.Tensor] = torch.load(path)
         return state
@@ -226,7 +226,7 @@ def read_output(path: Path) -> dict[str, torch.Tensor]:
 
 
 def share_wrong(output: Path, exact: dict[str, torch.Tensor]) -> str:
-    """Return the share of elements whose bits are not the exact ones."""
+    """Return the share of elements that differ from the exact ones in any bit."""
     state = read_output(output)
     wrong = sum(int((state[name].view(torch.int16) != exact[name].view(torch.int16)).sum()) for name in exact)
     return f"{100 * wrong / sum(tensor.numel() for tensor in exact.values()):.2g} %" if wrong else "0"
@@ -235,8 +235,9 @@ def share_wrong(output: Path, exact: dict[str, torch.Tensor]) -> str:
 def exact_mean(folder: Path) -> dict[str, torch.Tensor]:
     """Return the exact mean, rounded once.
 
-    In float64 the sum of three of these numbers is exact, and its third, which is rounded, stays on the side of a half
-    of bfloat16 on which it is. It is rounded to 8 bits by its own bits: PyTorch goes through float32, and rounds twice.
+    The sum of three of these numbers is exact in float64. Its third is rounded, but stays on the same side of the
+    middle between two numbers of bfloat16. Its bits are rounded to 8 here, because PyTorch would round twice: to
+    float32 first.
     """
     states = [load_file(folder / f"{replica}.safetensors") for replica in range(NUM_INPUTS)]
     found = {}
@@ -249,7 +250,7 @@ def exact_mean(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    """Measure, and write the page."""
+    """Run the measurement, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--folder", type=Path, required=True, help="where models are, or are made: 7 GB, in memory best"

@@ -1,13 +1,14 @@
-"""How fast treefold's ops for ``tf.distribute`` are beside TensorFlow's own: prints the tables of docs/migrating.md.
+"""Measures treefold's ops for ``tf.distribute`` beside TensorFlow's own, and prints the tables of docs/migrating.md.
 
-``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of CPU devices is given each ops object in
-turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same step. All take turns within
-a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown: of wall time,
-and in graphs of CPU time, which is summed over the threads of the process. Every result is compared with the sum of
-2**r before it is timed. The number of devices is even, as TensorFlow's hierarchical copy loses the last replica of an
-odd one. Its collective ops stay with one number of devices in a process, so graphs are beside its
-``ReductionToOneDevice`` only. Steps are also made without any reduction: the ratio to those is the largest that any
-reduction could reach.
+Run ``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of CPU devices gets each ops object in
+turn. All of them reduce the same gradients, eagerly and inside ``tf.function``, and make the same step. In every round
+all take turns, in bursts of some 10 ms. Ratios are formed within a round; the tables have their median and quartiles.
+Ratios are those of wall time, and in graphs also of CPU time, summed over the threads of the process.
+
+Every result is compared with the sum of 2**r before it is timed. The number of devices is even, because TensorFlow's
+hierarchical copy loses the last replica of an odd one. TensorFlow's collective ops keep one number of devices per
+process, so graphs are compared with its ``ReductionToOneDevice`` only. Steps are also made without any reduction: the
+ratio to those is the largest that any reduction could reach.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ Call = Callable[[], Any]
 
 
 class Time(NamedTuple):
-    """What one call takes, in milliseconds."""
+    """The time of one call, in milliseconds."""
 
     wall: float
     cpu: float
 
 
 class NoReduction(tf.distribute.ReductionToOneDevice):  # type: ignore[misc] # TensorFlow ships no types
-    """Hands every replica its own value."""
+    """Returns every replica's own value."""
 
     def batch_reduce_implementation(self, _op: Any, pairs: Sequence[tuple[Any, Any]], _options: Any) -> list[Any]:
-        """Return the values as they are."""
+        """Return the values unchanged."""
         return [value for value, _ in pairs]
 
 
@@ -88,7 +89,7 @@ def owned(shape: tuple[int, ...]) -> Any:
 
 
 def reduction(strategy: Any, shapes: Shapes, *, is_traced: bool) -> Call:
-    """Return a call that sums gradients as ``MirroredStrategy`` has its ops do it, checked once."""
+    """Return a call that sums gradients by a strategy's ops, as ``MirroredStrategy`` does, after one check."""
     values = [strategy.run(owned, args=(shape,)) for shape in shapes]
 
     def reduce(values: Any) -> list[Any]:
@@ -103,7 +104,7 @@ def reduction(strategy: Any, shapes: Shapes, *, is_traced: bool) -> Call:
 
 
 def update(strategy: Any, shapes: Shapes, *, is_reduced: bool = True) -> Call:
-    """Return a traced step of as many variables, whose gradients are their values times 2**r: little but reductions."""
+    """Return a traced step of little but reductions: the gradients of its variables are their values times 2**r."""
     with strategy.scope():
         variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
     factors = strategy.run(lambda: owned(()) * _SMALL_STEP)
@@ -136,7 +137,7 @@ def burst(call: Call, count: int) -> Time:
 
 
 def measure(calls: list[Call], rounds: int) -> list[list[Time]]:
-    """Return the times of each call, one per round; the order turns around from round to round."""
+    """Return the times of each call, one per round; every other round goes in the opposite order."""
     counts = []
     for call in calls:
         burst(call, 3)
@@ -151,7 +152,7 @@ def measure(calls: list[Call], rounds: int) -> list[list[Time]]:
 
 
 def compared(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Return how many times as long theirs take, round by round: the median and the quartiles."""
+    """Return the median and quartiles of the ratio of their time to ours, round by round."""
     low, middle, high = statistics.quantiles([one / two for one, two in zip(theirs, ours, strict=True)], n=4)
     return f"{middle:.2f} [{low:.2f}–{high:.2f}]"
 

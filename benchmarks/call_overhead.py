@@ -1,4 +1,4 @@
-"""Where the microseconds of a small call go: prints a table for 8 arrays of 64 KiB, in place, seen before.
+"""Measures the parts of a small call, and prints a table for 8 arrays of 64 KiB, in place, seen before.
 
 Each part is run by itself, many times; the median counts. Run it with ``python benchmarks/call_overhead.py``.
 """
@@ -23,7 +23,7 @@ _ROUNDS, _CALLS = 300, 20
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """Return the median time of a call, in bursts, as a training loop makes it."""
+    """Return the median time of a call, in bursts, as in a training loop."""
     bursts = []
     for _ in range(_ROUNDS):
         start = time.perf_counter()

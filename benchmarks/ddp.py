@@ -1,13 +1,13 @@
 """Times a step under DistributedDataParallel on treefold's process groups, beside gloo in the same processes.
 
-``python benchmarks/ddp.py [--ranks 2 4] [--rounds 40]`` prints the table of docs/torch_backend.md. A network of 4.7
-million parameters makes steps with each backend in turn: forward, backward with DDP's reduction, and the optimizer's
-step, one thread a rank. CPU time is summed over ranks; wall time is the slowest rank's. A ratio is taken within a
-round; medians are shown. In the end the parameters that each backend has trained are compared with gloo's.
+Running ``python benchmarks/ddp.py [--ranks 2 4] [--rounds 40]`` prints the table of docs/torch_backend.md. A network of
+4.7 million parameters makes steps with each backend in turn: forward, backward with DDP's reduction, and the
+optimizer's step, one thread a rank. CPU time is summed over ranks; wall time is the slowest rank's. Ratios are formed
+within a round; medians are shown. At the end, each backend's trained parameters are compared with gloo's.
 
-``--works fsdp`` shards the network by ``fully_shard`` in place of DDP; ``--works messages`` sends 4 KiB and 64 MiB from
-rank to rank and back. ``--mbit 200 1000`` makes the steps of DDP on two emulated hosts, two ranks on each, behind
-cables of so many Mbit/s, which takes root.
+With ``--works fsdp``, ``fully_shard`` shards the network in place of DDP. With ``--works messages``, ranks send 4 KiB
+and 64 MiB to each other and back. With ``--mbit 200 1000``, DDP makes its steps on two emulated hosts with two ranks
+each, behind cables of this many Mbit/s. The latter needs root.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Trainee:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def distribute(self, group: Any, hook: Callable[..., Any] | None) -> nn.Module:
-        """Return the network as it is trained."""
+        """Return the network as it will be trained."""
         model = DistributedDataParallel(self.network, process_group=group)
         if hook is not None:
             model.register_comm_hook(group, hook)
@@ -71,15 +71,15 @@ class Trainee:
         return time.process_time() - cpu, time.perf_counter() - wall
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return what it has learnt; of shards, this rank's."""
+        """Return the trained parameters; of shards, those of this rank."""
         return [getattr(one, "_local_tensor", one).detach() for one in self.network.parameters()]
 
 
 class Sharded(Trainee):
-    """A network whose parameters are sharded."""
+    """A network with sharded parameters."""
 
     def distribute(self, group: Any, hook: Callable[..., Any] | None) -> nn.Module:
-        """Return the network as it is trained."""
+        """Return the network as it will be trained."""
         del hook
         mesh = DeviceMesh.from_group(group, "cpu")
         for layer in self.network:
@@ -92,7 +92,7 @@ class Sender:
     """Messages of one size from each even rank to the next, and back; a step is ``count`` of them."""
 
     def __init__(self, backend: str, nbytes: int, count: int) -> None:
-        """Connect, and check what arrives."""
+        """Connect, and check the first message."""
         self.group = distributed.new_group(backend=backend)
         self.rank, self.count = distributed.get_rank(), count
         self.sent, self.taken = (
@@ -113,7 +113,7 @@ class Sender:
         return time.process_time() - cpu, time.perf_counter() - wall
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return nothing: nothing is learnt."""
+        """Return nothing, because nothing is trained."""
         return []
 
 
@@ -124,7 +124,7 @@ def _network() -> nn.Sequential:
 
 
 def _works(work: str) -> dict[str, Any]:
-    """Return what makes steps, by name; gloo's is the first, beside which the others are shown."""
+    """Return the steps to measure by name, gloo's first, with which the others are compared."""
     if work == "ddp":
         return {name: Trainee(*how) for name, how in _HOOKS.items()}
     if work == "fsdp":
@@ -134,7 +134,7 @@ def _works(work: str) -> dict[str, Any]:
 
 
 def be_rank(rank: int, ranks: int, rounds: int, folder: str, work: str) -> None:
-    """Make steps on every backend in turn; rank 0 writes every round's seconds, and how far apart parameters end."""
+    """Make steps on every backend in turn. Rank 0 writes the seconds, and the final distance of parameters."""
     torch.set_num_threads(1)
     method = "env://" if "MASTER_ADDR" in os.environ else f"file://{folder}/store"
     distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=ranks)
@@ -163,7 +163,7 @@ def be_rank(rank: int, ranks: int, rounds: int, folder: str, work: str) -> None:
 
 
 def measure(ranks: int, rounds: int, work: str = "ddp") -> list[list[str]]:
-    """Return a row for each backend: CPU and wall time beside gloo's, and how far its parameters are from gloo's."""
+    """Return a row per backend: CPU and wall time beside gloo's, and the distance of its parameters from gloo's."""
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(be_rank, (ranks, rounds, folder, work), nprocs=ranks)
         return _rows(folder, f"{ranks}")

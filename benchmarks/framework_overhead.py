@@ -1,8 +1,8 @@
-"""What a framework's arrays add to a small call: prints a table for 8 arrays of 1 KiB, calls of shapes seen before.
+"""Measures what a framework's arrays add to a small call, for 8 arrays of 1 KiB and calls of shapes seen before.
 
-A framework, NumPy, and the framework's own cheapest way to place the same results (eight tensors of their own; JAX: one
-array on each of eight devices; TensorFlow: one tensor) take turns. Differences are taken within a turn; medians and
-quartiles are shown. Run it with ``python benchmarks/framework_overhead.py``.
+In every turn run a framework, NumPy, and the framework's own cheapest way to place the same results. The latter is
+eight tensors for PyTorch, one array on each of eight devices for JAX, and one tensor for TensorFlow. Differences are
+taken within a turn; medians and quartiles are shown. Run it with ``python benchmarks/framework_overhead.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROW = np.ones(_ELEMENTS, np.float32)
 
 @dataclass(frozen=True)
 class Framework:
-    """``make`` returns the array of a replica; ``place`` makes results of a NumPy array."""
+    """``make`` returns the array of a replica; ``place`` makes results from a NumPy array."""
 
     name: str
     make: Callable[[int], Any]
@@ -89,7 +89,7 @@ def burst(call: Callable[[], object]) -> float:
 
 
 def calls(make: Callable[[int], Any], *, is_mutable: bool) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield each way to call with a framework's arrays."""
+    """Yield the calls with a framework's arrays."""
     ops = ReductionToOneDevice()
     value = PerReplica([make(index) for index in range(_REPLICAS)])
     yield "new results", lambda: ops.reduce("mean", value, value)

@@ -1,7 +1,7 @@
-"""What GPUs here reach of the figures that treefold sets itself: prints a table, and writes a page with its data.
+"""Measures whether GPUs reach the figures that treefold sets itself; prints a table, and writes a page with its data.
 
-Run it with ``make bench-gpu``, or ``python benchmarks/gpu.py``; ``--help`` says what else it takes. It ends with 0 if
-it measured, 1 if a result was wrong, 2 if there is no GPU.
+Run it with ``make bench-gpu``, or ``python benchmarks/gpu.py``; ``--help`` lists its options. The exit code is 0 after
+a measurement, 1 if a result was wrong, and 2 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESULTS = Path(__file__).parent / "results"
 
 
 def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return what the command line asks for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Measure treefold on the GPUs of this machine.")
     parser.add_argument("--rounds", type=int, default=15, help="rounds that are timed (15)")
     parser.add_argument(
@@ -40,7 +40,7 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(asked: argparse.Namespace) -> tuple[GpuRun, str]:
-    """Measure, and return the run and the name of its files."""
+    """Run the measurement, and return the run and the name of its files."""
     for option, number in (("--rounds", asked.rounds), ("--shrink", asked.shrink)):
         if number < 1:
             raise BenchError.least(option, number, 1)

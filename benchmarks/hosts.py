@@ -1,7 +1,8 @@
-"""All-reduces between the emulated hosts of a lab, as parts of what their network allows; prints a table.
+"""Measures all-reduces between the emulated hosts of a lab, relative to what their network allows; prints a table.
 
-``python benchmarks/hosts.py``; ``--help`` says what it takes. Peers whose engine is not installed are named below the
-table (the extra `bench` has all). It ends with 0 if it measured, 1 if a result was wrong, 2 if there can be no lab.
+Run ``python benchmarks/hosts.py``; ``--help`` lists its options. Peers without an installed engine are named below the
+table (the extra `bench` has all engines). The exit code is 0 after a measurement, 1 if a result was wrong, and 2 if
+there can be no lab.
 """
 
 from __future__ import annotations

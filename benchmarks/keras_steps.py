@@ -101,7 +101,7 @@ def train(kind: str) -> None:
 
 
 def measure(backend: str, kind: str) -> float:
-    """Return the median time of a step; of two processes, the slower one's."""
+    """Return the median time of a step; of two processes, that of the slower one."""
     environment = os.environ | _ONE_THREAD | {"KERAS_BACKEND": backend}
     if kind == "mirrored":  # both devices share the threads of the process
         environment |= {"TF_NUM_INTRAOP_THREADS": "2", "TF_NUM_INTEROP_THREADS": "2"}
@@ -129,7 +129,7 @@ def measure(backend: str, kind: str) -> float:
 
 
 def processor() -> str:
-    """Return the name of the processor; an empty one where it is not told."""
+    """Return the name of the processor, or an empty string if the system does not tell."""
     found = [line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if line.startswith("model name")]
     return found[0].partition(": ")[2] if found else ""
 

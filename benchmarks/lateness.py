@@ -1,7 +1,7 @@
-"""How long after a rank's death, or after a deadline, the last of the others has raised.
+"""Measures how long after a rank's death, or after a deadline, the last of the others raises.
 
-``python benchmarks/lateness.py``. Every group is new. A death is a SIGKILL at any moment of a row of calls;
-a deadline passes because one rank is stopped. Times are those of the monotonic clock that all processes share.
+Run ``python benchmarks/lateness.py``. Every group is new. A death is a SIGKILL at any moment of a row of calls. A
+deadline passes because one rank is stopped. Times are those of the monotonic clock that all processes share.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _ELEMENTS = (10, 40_000, 1_000_000)
 
 
 def be_rank(number: int, ticket: str, times: mmap.mmap, elements: int, timeout: float) -> None:
-    """Be a rank: call until another one is gone, and write down when the call began and when it raised."""
+    """Call until another rank is gone, and write when the call began and when it raised."""
     value = np.full(elements, 2.0**number, np.float32)
     with treefold.connect(ticket, timeout_seconds=timeout) as group, contextlib.suppress(GroupError):
         while True:
@@ -38,7 +38,7 @@ def be_rank(number: int, ticket: str, times: mmap.mmap, elements: int, timeout: 
 
 
 def lateness(draw: random.Random, event: signal.Signals) -> float:
-    """Return by how many seconds the last rank was late."""
+    """Return the seconds by which the last rank was late."""
     size = draw.choice((2, 3, 4, 8))
     times = mmap.mmap(-1, _TIMES.size * _MOST_RANKS)
     pids, timeout = [], 60.0 if event == signal.SIGKILL else _TIMEOUT_S

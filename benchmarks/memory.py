@@ -1,6 +1,6 @@
-"""All-reduce on host memory against the memory's limit and against other libraries: a page with its picture and data.
+"""Measures all-reduce on host memory against the memory's limit and other libraries; writes a page with data.
 
-Run it with ``make bench``, or ``python benchmarks/memory.py``; ``--help`` says what else it takes. It takes about ten
+Run it with ``make bench``, or ``python benchmarks/memory.py``; ``--help`` lists its options. The run takes about ten
 minutes and 16 GB of memory; leave the machine alone meanwhile.
 """
 
@@ -25,7 +25,7 @@ _RESULTS = Path(__file__).parent / "results"
 
 
 def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return what the command line asks for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Measure all-reduce on host memory beside other libraries.")
     parser.add_argument("-n", "--iterations", type=int, default=15, help="rounds that are timed (15)")
     parser.add_argument("-w", "--warmup", type=int, default=2, help="rounds before them that are not (2)")
@@ -35,7 +35,7 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(asked: argparse.Namespace) -> Path:
-    """Measure, write, and return the page's path."""
+    """Run the measurement, write the page, and return its path."""
     for option, number, least in (
         ("-n", asked.iterations, 1),
         ("-w", asked.warmup, 0),
@@ -58,7 +58,7 @@ def measured(asked: argparse.Namespace) -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, write, print where the page is; return the exit code."""
+    """Run the measurement, write the page, print its path; return the exit code."""
     asked = read_arguments(words)
     try:
         print(measured(asked))

@@ -1,8 +1,9 @@
-"""Adding to ``treefold.Mean``, beside ``numpy.add(a, b, out=a)`` in float64 of as many elements, which take turns.
+"""Measures adding to ``treefold.Mean``, in turns with ``numpy.add(a, b, out=a)`` in float64 of as many elements.
 
-Large arrays are 100 MB of float32 with normal numbers, on one thread and on all: without weights, with weights of many
-bits, which hold two floats for each element, and of any exponents, which hold whole numbers. A second table adds trees
-of 10,000 leaves of 10 elements. Run it with ``python benchmarks/partial_sums.py``.
+Large arrays are 100 MB of float32 with normal numbers, on one thread and on all. One row is without weights. In
+another, weights have many bits, so that two floats are held for each element. In a third, they have any exponent, so
+that whole numbers are held. A second table adds trees of 10,000 leaves of 10 elements. Run it with ``python
+benchmarks/partial_sums.py``.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _ELEMENTS, _LEAVES, _TURNS = 25_000_000, 10_000, 9
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the seconds of a call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
 
 
 def large_rows(threads: int) -> list[list[str]]:
-    """Return rows: what is added, milliseconds, times of NumPy's addition, and trees of memory."""
+    """Return rows: the addends, milliseconds, the ratio to NumPy's addition, and the ratio of memory to the tree's."""
     treefold.set_num_threads(threads)
     random = np.random.default_rng(0)
     normal = random.normal(size=_ELEMENTS).astype(np.float32)

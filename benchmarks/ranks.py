@@ -1,7 +1,8 @@
-"""Reductions between processes of one host beside gloo and MPI: every size, a model's gradients, steps under DDP.
+"""Measures reductions between processes of one host beside gloo and MPI: sizes, a model's gradients, steps under DDP.
 
-``python benchmarks/ranks.py [--ranks 4 8] [--rounds 9] [--against gloo,mpi]`` writes ``results/ranks-<date>.md``. It
-takes some minutes; leave the machine alone meanwhile. ``treefold.bench.ranks`` and ``ddp.py`` say how they measure.
+Running ``python benchmarks/ranks.py [--ranks 4 8] [--rounds 9] [--against gloo,mpi]`` writes
+``results/ranks-<date>.md``. A run takes some minutes; leave the machine alone meanwhile. ``treefold.bench.ranks`` and
+``ddp.py`` describe their methods.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _BATCHES: list[Work] = [
 
 
 def measure(ranks: list[int], rounds: int, against: list[str]) -> list[str]:
-    """Measure, and return the parts of the page."""
+    """Run the measurement, and return the parts of the page."""
     parts = [result_pages.describe(["torch", "mpi4py", "mpich"])]
     for size in ranks:
         parts += [f"## {size} ranks", _EXPLANATION]
@@ -49,7 +50,7 @@ def measure(ranks: list[int], rounds: int, against: list[str]) -> list[str]:
 
 
 def _start(ranks: int, against: list[str]) -> Callable[[Mapping[str, str]], int]:
-    """Return what runs so many ranks to their end; those beside MPI are started by its own launcher."""
+    """Return a function that runs ``ranks`` ranks to their end; MPI's own launcher starts them if MPI is measured."""
     if "mpi" not in against:
         return lambda task: run_ranks([sys.executable, "-m", "treefold.bench.ranks"], ranks, task)
     launcher = find_mpiexec()

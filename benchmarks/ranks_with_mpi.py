@@ -1,4 +1,4 @@
-"""Reductions between processes that mpiexec has started, with MPI among the baselines: what a rank of ranks.py runs."""
+"""The program of a rank of ranks.py that mpiexec has started, with MPI among the baselines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treefold.group import connect
 
 
 def by_mpi(arrays: Arrays) -> Runner:
-    """Return what reduces these arrays in place, a call for each."""
+    """Return a function that reduces these arrays in place, with a call for each."""
 
     def run() -> None:
         for array in arrays:

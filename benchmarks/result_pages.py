@@ -1,4 +1,4 @@
-"""Pages of results: a title with the day, a table of the machine, and what was measured."""
+"""Pages of results: a title with the day, a table of the machine, and the measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treefold.execution.host import describe_machine, describe_versions
 
 
 def describe(packages: Sequence[str]) -> str:
-    """Return a table of this machine, the versions of packages, and how busy it is before the measurement."""
+    """Return a table of this machine, the versions of packages, and the load before the measurement."""
     facts = describe_machine() | describe_versions(packages)
     if HUGE_PAGES.exists():
         facts["huge pages of shared memory"] = HUGE_PAGES.read_text(encoding="ascii").strip()

@@ -39,7 +39,7 @@ _RANK = "TREEFOLD_RIGHT_NUMBERS"
 
 
 class Count(NamedTuple):
-    """The shares of elements that one library got wrong, or changed; None if it has no such dtype."""
+    """The shares of elements that one library got wrong, or changed; None if it lacks the dtype."""
 
     library: str
     data: str
@@ -49,7 +49,7 @@ class Count(NamedTuple):
 
 
 def gradients(size: int, dtype: np.dtype[Any]) -> list[Array]:
-    """Return contributions like gradients: each replica's of a scale of its own, a third of them 0."""
+    """Return contributions like gradients: each replica has a scale of its own, and a third of them are 0."""
     random = np.random.default_rng(1)
     scales = 10.0 ** random.uniform(-4, 0, (REPLICAS, 1))
     values = random.normal(0, 1, (REPLICAS, size)) * scales * (random.random((REPLICAS, size)) > 1 / 3)
@@ -57,7 +57,7 @@ def gradients(size: int, dtype: np.dtype[Any]) -> list[Array]:
 
 
 def cancelling(size: int, dtype: np.dtype[Any]) -> list[Array]:
-    """Return contributions whose large parts cancel, so that what is left is small."""
+    """Return contributions with large parts that cancel, and small parts that remain."""
     random = np.random.default_rng(2)
     half = random.normal(0, 1, (REPLICAS // 2, size)) * 2.0 ** random.integers(0, 20, (REPLICAS // 2, size))
     rest = random.normal(0, 1, (REPLICAS // 2, size))
@@ -82,7 +82,7 @@ def exact_sums(parts: list[Array]) -> Array:
 
 
 def _rounded(doubles: Array, dtype: np.dtype[Any]) -> Array:
-    """Round float64 once. ml_dtypes reaches bfloat16 by float32, so what that loses is kept in its last bit."""
+    """Round float64 once. ml_dtypes goes through float32 to bfloat16, so the lost part is kept in the last bit."""
     if dtype.name == "bfloat16":
         bits, lost = doubles.view(np.uint64), np.uint64((1 << 29) - 1)
         doubles = ((((bits & lost) + lost) | bits) & ~lost).view(np.float64)
@@ -128,7 +128,7 @@ def by_treefold(parts: list[Array]) -> Array:
 
 
 def by_gloo(parts: list[Array]) -> Array:
-    """Reduce between as many processes."""
+    """Reduce between as many processes by gloo."""
     return _by_ranks(parts, "gloo", None)
 
 

@@ -1,8 +1,9 @@
-"""Small eager calls against the loop that a user would write: a table of ratios, above 1 where treefold is quicker.
+"""Measures small eager calls against the loop that a user would write, as ratios, above 1 where treefold is faster.
 
-8 arrays of float32, SUM. Both sides take turns in short bursts; a ratio is taken within a turn, and the median over the
-turns is shown with its quartiles. Every call makes its own ``PerReplica``, as a training step does. A second table
-counts what a first, a second and a third call of a kind run. Run it with ``python benchmarks/small_calls.py``.
+Each call sums 8 arrays of float32. Both sides take turns in short bursts. Ratios are formed within a turn, and their
+median over the turns is shown with its quartiles. Every call makes its own ``PerReplica``, as a training step does. A
+second table counts the functions that a first, a second and a third call of a kind run. Run it with ``python
+benchmarks/small_calls.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def rows(nbytes: int) -> list[np.ndarray[Any, Any]]:
 
 
 def in_place(ops: HierarchicalCopyAllReduce, arrays: list[Any]) -> Callable[[], object]:
-    """Return the call that reduces arrays into themselves."""
+    """Return the call that reduces arrays in place."""
 
     def call() -> object:
         value = PerReplica(arrays)
@@ -90,7 +91,7 @@ def torch_pairs(size: str, nbytes: int) -> Iterator[Pair]:
 
 
 def jax_pairs(size: str, nbytes: int) -> Iterator[Pair]:
-    """Yield JAX, whose loop needs no copies: its arrays never change."""
+    """Yield JAX. Its loop needs no copies, because arrays of JAX never change."""
     import jax  # noqa: PLC0415 - only if it is here
     import jax.numpy as jnp  # noqa: PLC0415 - as above
 
@@ -106,7 +107,7 @@ def jax_pairs(size: str, nbytes: int) -> Iterator[Pair]:
 
 
 def frameworks() -> Iterator[Callable[[str, int], Iterator[Pair]]]:
-    """Yield what is installed."""
+    """Yield the functions for the frameworks that are installed."""
     yield numpy_pairs
     if importlib.util.find_spec("torch"):
         yield torch_pairs
@@ -135,7 +136,7 @@ def measured(pair: Pair) -> tuple[str, ...]:
 
 
 def counted(make: Callable[[], list[Any]]) -> Iterator[str]:
-    """Yield how many functions of Python's the first three calls of a kind run."""
+    """Yield the number of Python functions that the first three calls of a kind run."""
     ops = HierarchicalCopyAllReduce()
     for _ in range(3):
         value = PerReplica(make())
@@ -154,7 +155,7 @@ def counted(make: Callable[[], list[Any]]) -> Iterator[str]:
 
 
 def kinds() -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """Yield what makes the replicas' arrays, for each framework that is installed."""
+    """Yield a function that makes the replicas' arrays, for each framework that is installed."""
     yield "NumPy", lambda: rows(64)
     if importlib.util.find_spec("torch"):
         import torch  # noqa: PLC0415 - only if it is here
@@ -167,7 +168,7 @@ def kinds() -> Iterator[tuple[str, Callable[[], list[Any]]]]:
 
 
 def main() -> None:
-    """Measure and print both tables."""
+    """Run the measurements and print both tables."""
     table = [measured(pair) for size, nbytes in _SIZES.items() for made in frameworks() for pair in made(size, nbytes)]
     print(f"{_REPLICAS} arrays of float32, SUM, microseconds per call")
     print(

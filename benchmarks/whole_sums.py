@@ -1,7 +1,7 @@
-"""Exact sums over whole arrays beside a loop that only reads, and beside NumPy.
+"""Measures exact sums over whole arrays beside a loop that only reads, and beside NumPy.
 
-``python benchmarks/whole_sums.py`` prints a table: milliseconds, and the speed as a share of the reading loop's, in the
-median of rounds in which all take turns.
+Running ``python benchmarks/whole_sums.py`` prints a table: milliseconds, and the speed as a share of the reading
+loop's. Each figure is the median of rounds in which all take turns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def arrays(dtype: str, nbytes: int) -> dict[str, np.ndarray]:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the seconds of a call."""
     begin = perf_counter()
     call()
     return perf_counter() - begin

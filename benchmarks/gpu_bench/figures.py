@@ -1,4 +1,4 @@
-"""The figures that treefold sets itself on GPUs, and whether what was measured reaches them."""
+"""The figures that treefold sets itself on GPUs, and whether measurements reach them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,18 @@ HEADER = ("work", "wanted", *(f"treefold, {executor}" for executor in EXECUTORS)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure: the task and what is looked at in words, what is wanted, and the number that decides.
+    """A figure that is to be reached.
 
-    ``read`` takes what was measured and a contender's name. ``factor``, ``digits`` and ``unit`` say how to show the
-    number.
+    Attributes:
+        task: The name of the task.
+        work: The measured quantity, in words.
+        read: Returns the number that decides, from the measurement of a task and a contender's name.
+        least: The lower bound. None without one.
+        most: The upper bound. None without one.
+        factor: A factor for the number and bounds when they are shown.
+        digits: How many digits are shown after the point.
+        unit: The unit that is shown.
+
     """
 
     task: str
@@ -46,7 +54,7 @@ class Figure:
 
     @property
     def wanted(self) -> str:
-        """What is wanted, in words."""
+        """The bound in words."""
         sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
         return "shown" if bound is None else f"{sign} {bound * self.factor:.{self.digits}f}{self.unit}"
 
@@ -58,7 +66,7 @@ class Figure:
         return format_spread(spread, self.factor, self.digits) + self.unit
 
     def verdict(self, measured: Mapping[str, Measured], *, is_shrunk: bool = False) -> str:
-        """Say whether the first executor reaches the figure; wrong elements reach none."""
+        """Return whether the first executor reaches the figure, in words. With wrong elements, none does."""
         contender = EXECUTORS[0]
         spread = self._spread(measured, contender)
         if spread is None:
@@ -86,7 +94,7 @@ class Figure:
 
 
 def make_figures() -> list[Figure]:
-    """Return the figures in the order in which they were set; those without a bound are shown beside them."""
+    """Return the figures in the order in which they were set. Figures without a bound are only shown."""
     figures = [
         Figure(name, f"{name} in place, of the copy bandwidth", _share(COPY), least=0.90)
         for name in (fold_name(dtype, op) for dtype, op in FOLDS)

@@ -1,7 +1,7 @@
 """The machine under measurement, behind a seam: its clocks, its copies, its memory.
 
-What a GPU does is timed by its own clock, between two events around a run of calls; what the host takes part in is
-timed by the host's. Tests put host memory in the place of the GPU.
+Work of a GPU alone is timed by the GPU's own clock, between two events around a run of calls. Work in which the host
+takes part is timed by the host's clock. Tests use host memory in place of the GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Call = Callable[[], object]
 
 
 class Machine(abc.ABC):
-    """One GPU and the host beside it, and whatever other GPUs there are.
+    """One GPU, the host beside it, and any other GPUs.
 
     ``gpus`` and ``host``: treefold's names. ``places``: PyTorch's names of the GPUs.
     """
@@ -35,19 +35,19 @@ class Machine(abc.ABC):
 
     @abc.abstractmethod
     def facts(self) -> dict[str, str]:
-        """Return what the machine is, for the page."""
+        """Return facts about the machine, for the page."""
 
     @abc.abstractmethod
     def on_gpu(self, call: Call) -> Runner:
-        """Return a runner that gives the seconds of a run of calls on the first GPU, per call."""
+        """Return a runner that returns the seconds per call of a run of calls on the first GPU."""
 
     @abc.abstractmethod
     def synchronize(self) -> None:
-        """Wait until every GPU has nothing left to do."""
+        """Wait until every GPU is idle."""
 
     @abc.abstractmethod
     def pinned(self, tensor: Any) -> Any:
-        """Return a tensor of the host in memory that GPUs read themselves."""
+        """Return a tensor in host memory that GPUs can read."""
 
     @abc.abstractmethod
     def both_ways(self, up: Pair, down: Pair) -> Call:
@@ -55,10 +55,10 @@ class Machine(abc.ABC):
 
     @abc.abstractmethod
     def baselines(self, tensors: Sequence[Any]) -> dict[str, Call]:
-        """Return other ways to all-reduce tensors on different GPUs, one each, in place."""
+        """Return other functions that all-reduce tensors on different GPUs, one each, in place."""
 
     def to_the_end(self, call: Call) -> Runner:
-        """Return a runner that gives the host's seconds of each call, until every GPU is done."""
+        """Return a runner that returns the host's seconds of each call, until every GPU is idle."""
 
         def finished() -> None:
             call()
@@ -73,7 +73,7 @@ class Machine(abc.ABC):
         return run
 
     def enqueued(self, call: Call) -> Runner:
-        """Return a runner that gives the host's seconds of each call, until it returns."""
+        """Return a runner that returns the host's seconds of each call, until the call returns."""
         runner = clocked(call)
 
         def run(calls: int) -> Sequence[float]:
@@ -84,12 +84,12 @@ class Machine(abc.ABC):
 
 
 class CudaMachine(Machine):
-    """What PyTorch reports; a ROCm build reports its GPUs in the same way."""
+    """The machine that PyTorch reports; a ROCm build reports its GPUs in the same form."""
 
     host = "cpu:0"
 
     def __init__(self) -> None:
-        """Look at the GPUs.
+        """Find the GPUs.
 
         Raises:
             BenchError: there are none.
@@ -112,7 +112,7 @@ class CudaMachine(Machine):
         return {"GPUs": "; ".join(words), "driver": _driver(), "runtime": runtime} | describe_machine()
 
     def on_gpu(self, call: Call) -> Runner:
-        """Time a run of calls between two events; where the host cannot keep up, the GPU's waiting is part of it."""
+        """Time a run of calls between two events. If the host is too slow, the time includes the GPU's waiting."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def run(calls: int) -> Sequence[float]:
@@ -127,7 +127,7 @@ class CudaMachine(Machine):
         return run
 
     def synchronize(self) -> None:
-        """Wait for all of them."""
+        """Wait for all GPUs."""
         for place in self.places:
             torch.cuda.synchronize(place)
 
@@ -147,7 +147,7 @@ class CudaMachine(Machine):
         return copy
 
     def baselines(self, tensors: Sequence[Any]) -> dict[str, Call]:
-        """Return PyTorch's own: through its coalesced copies, and through NCCL where it was built with it."""
+        """Return PyTorch's coalesced copies, and NCCL if PyTorch was built with it."""
         comm = importlib.import_module("torch.nn.parallel.comm")
 
         def reduce_and_broadcast() -> None:

@@ -23,9 +23,12 @@ _ROUND_S = 0.02
 class Contender:
     """One contender: a call that does a task.
 
-    ``nbytes``: what it reads and writes, or sends in each direction, to compare bandwidths by. ``executor``: what
-    ``TREEFOLD_GPU_EXECUTOR`` says meanwhile. ``results``: what holds the results after a call, which is given what the
-    call returned; None for a contender that computes nothing, such as a copy.
+    Attributes:
+        nbytes: Bytes that it reads and writes, or sends in each direction, for comparing bandwidths.
+        executor: The value of ``TREEFOLD_GPU_EXECUTOR`` during the call.
+        results: Returns the tensors with the results, from the value that the call returned. None for a contender that
+            computes nothing, such as a copy.
+
     """
 
     name: str
@@ -50,9 +53,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out of a task, per contender: seconds of each round; the bytes to compare by; wrong elements; what ran.
+    """The measurement of a task, with entries by contender.
 
-    ``enqueued``: the host's seconds until a call returned. ``notes``: why a contender is missing.
+    Attributes:
+        times: Seconds of each round.
+        nbytes: Bytes for comparing bandwidths.
+        enqueued: Seconds of the host until a call returned.
+        wrong: The number of wrong elements.
+        executors: The executors that ran.
+        notes: Reasons why contenders are missing.
+
     """
 
     name: str
@@ -64,7 +74,7 @@ class Measured:
     notes: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as JSON has it: of times their spread."""
+        """Return it in plain types for JSON; times as their spread."""
         data = {name: getattr(self, name) for name in ("name", "nbytes", "wrong", "executors", "notes")}
         for name in ("times", "enqueued"):
             spreads = {contender: spread_of_calls(rounds) for contender, rounds in getattr(self, name).items()}
@@ -72,12 +82,12 @@ class Measured:
         return data
 
     def share(self, contender: str, of: str) -> Spread:
-        """Return the bandwidth of one contender over that of another; the ratio is formed within each round."""
+        """Return the bandwidth of one contender over that of another; ratios are formed within each round."""
         weight = self.nbytes[contender] / self.nbytes[of]
         return self._ratio(of, contender, weight)
 
     def speedup(self, contender: str, over: str) -> Spread:
-        """Return the time of another contender over that of this one; the ratio is formed within each round."""
+        """Return the time of another contender over that of this one; ratios are formed within each round."""
         return self._ratio(over, contender, 1.0)
 
     def _ratio(self, above: str, below: str, weight: float) -> Spread:
@@ -86,7 +96,7 @@ class Measured:
 
 
 def measure(task: Task, machine: Machine, pace: Pace) -> Measured:
-    """Return the times of all contenders that run here, and how many elements each got wrong before and after."""
+    """Return the times of all contenders that run here, and their wrong elements before and after."""
     wrong: dict[str, int] = {}
     executors: dict[str, str] = {}
     notes = []
@@ -110,7 +120,7 @@ def measure(task: Task, machine: Machine, pace: Pace) -> Measured:
 
 
 def _turns(contenders: Sequence[Contender], clock: Callable[[Call], Runner], pace: Pace) -> dict[str, Rounds]:
-    """Let contenders take turns that last equally long, however often each is called in one."""
+    """Let contenders take turns of equal length, in which fast ones are called more often."""
     runners = {}
     for contender in contenders:
         ask(contender.executor)
@@ -129,7 +139,7 @@ def _turn(executor: str, runner: Runner, calls: int) -> Runner:
 
 
 def ask(executor: str) -> None:
-    """Let treefold use an executor for plans on GPUs from now on; an empty name changes nothing."""
+    """Select treefold's executor for plans on GPUs from now on; an empty name changes nothing."""
     if executor:
         os.environ[VARIABLE] = executor
 
@@ -150,7 +160,7 @@ def _check(
 
 
 def in_place(columns: Columns) -> Callable[[Any], Sequence[Sequence[Any]]]:
-    """Return what finds the results of a contender that writes them into the contributions."""
+    """Return a function that returns the results of a contender that works in place: the contributions."""
     return lambda _made: columns
 
 
@@ -160,6 +170,6 @@ def in_new(made: Any) -> Sequence[Sequence[Any]]:
 
 
 def forget_memory() -> None:
-    """Give back to the GPU what is kept for later."""
+    """Free the GPU memory that is cached for later."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

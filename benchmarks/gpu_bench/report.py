@@ -1,4 +1,4 @@
-"""All tasks one after another, and the page and the data that come out."""
+"""Runs all tasks one after another, and writes the page and the data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class GpuRun:
-    """What was measured on one machine on one day; ``shrink`` divided the length of every tensor."""
+    """The measurements of one machine on one day. The length of every tensor was divided by ``shrink``."""
 
     date: str
     machine: Mapping[str, str] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class GpuRun:
         return json.dumps({"treefold_gpu_bench": _FORMAT, **facts, **rest}, indent=1, ensure_ascii=False) + "\n"
 
     def verdicts(self) -> list[tuple[Figure, str]]:
-        """Return every figure and what is to be said of it."""
+        """Return every figure and its verdict in words."""
         return [(figure, figure.verdict(self.measured, is_shrunk=self.shrink > 1)) for figure in make_figures()]
 
 
 def run_all(machine: Machine, pace: Pace, *, shrink: int, begin: Callable[[str], object]) -> GpuRun:
-    """Measure every task; ``begin`` is told its name. What does not fit into memory is a note."""
+    """Measure every task, calling ``begin`` with its name. A task that does not fit into memory becomes a note."""
     measured = {}
     notes: list[str] = []
     with _setting_kept():
@@ -132,7 +132,7 @@ def _details(found: Measured) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _setting_kept() -> Iterator[None]:
-    """Leave the environment as it was."""
+    """Restore the environment variable at the end."""
     before = os.environ.get(VARIABLE)
     try:
         yield

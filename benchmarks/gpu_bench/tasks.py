@@ -36,7 +36,7 @@ Make = Callable[[Machine], Task]
 
 
 def make_tasks(machine: Machine, shrink: int = 1) -> dict[str, Make]:
-    """Return what makes each task, by name, when its turn comes; ``shrink`` divides the length of every tensor."""
+    """Return a function for each task, by name, which makes it when it is called. ``shrink`` divides all lengths."""
     tasks: dict[str, Make] = {}
     for dtype, op in FOLDS:
         work = Work(fold_name(dtype, op), _sized(256 * _MIB, dtype, shrink), op, dtype, _REPLICAS)

@@ -23,10 +23,10 @@ Columns = list[list[Any]]
 
 
 class Tensors:
-    """One tensor per shape and replica; those of one place lie in one block, so that a single copy takes them all."""
+    """One tensor per shape and replica. Tensors of one place lie in one block, so that one copy moves all of them."""
 
     def __init__(self, work: Work, places: Sequence[str], *, pin: Callable[[Any], Any] | None = None) -> None:
-        """Allocate zeros: replica r on ``places[r]``; ``pin`` takes what lies on the host to where GPUs read it."""
+        """Allocate zeros, replica r on ``places[r]``. ``pin`` moves a block of the host to memory for GPUs to read."""
         self.work, self.places = work, tuple(places)
         self.blocks: dict[str, Any] = {}
         for place in dict.fromkeys(places):
@@ -53,13 +53,13 @@ class Tensors:
             block.zero_()
 
     def name_owners(self) -> None:
-        """Fill the contributions with values that say whose they are."""
+        """Fill the contributions with values that name their replica."""
         for number, column in enumerate(self.columns):
             for replica, tensor in enumerate(column):
                 _fill(tensor, _period_tensor(pattern(self.work, replica, number), tensor.device))
 
     def count_wrong(self, results: Sequence[Sequence[Any]]) -> int:
-        """Return how many elements of all results are not, bit by bit, what the exact oracle says.
+        """Return how many elements of all results differ in any bit from those of the exact oracle.
 
         ``results``: for each tensor of the work, its result for every replica.
         """
@@ -71,13 +71,13 @@ class Tensors:
         return wrong
 
     def _right(self, number: int) -> Any:
-        """Return one period of a result, by the oracle, which is exact and slow: asked once."""
+        """Return one period of a result by the exact oracle, which is slow and therefore cached."""
         if number not in self._expected:
             self._expected[number] = expected(self.work, number)
         return self._expected[number]
 
     def _room(self, shape: Sequence[int]) -> int:
-        """Return the elements that a tensor takes in a block."""
+        """Return the number of elements that a tensor takes in a block."""
         unit = _ALIGNMENT // itemsize(self.work.dtype)
         return -(-math.prod(shape) // unit) * unit
 

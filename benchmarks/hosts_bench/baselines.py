@@ -1,6 +1,6 @@
-"""Who reduces: a name, the launcher of its ranks, and a function that each rank calls once to get an all-reduce.
+"""The contenders: a name, the launcher of its ranks, and a function that each rank calls once to get an all-reduce.
 
-Another baseline is one more function here, and its line in ``BASELINES``.
+Another contender is one more function here, and its line in ``BASELINES``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ _CONNECT_SECONDS = 10
 class Rank:
     """One process of a job.
 
-    ``hosts``: of every rank. ``addresses``: of every NIC of every host. Of the row that is measured: ``shares``, and
-    ``rates`` of every host's port.
+    Attributes:
+        hosts: The host of every rank.
+        addresses: The address of every NIC of every host.
+        shares: The share of the value that each host owns, in the row under measurement.
+        rates: The rate of every host's port, in that row.
+
     """
 
     rank: int
@@ -52,7 +56,7 @@ def gloo(rank: Rank) -> AllReduce:
 
 
 def gloo_by_parts(rank: Rank) -> AllReduce:
-    """PyTorch's all-reduce of as many parts at once as there are NICs: a group's calls take turns with its NICs."""
+    """PyTorch's all-reduce of as many parts at once as there are NICs: calls of a group use its NICs in turn."""
     torch, distributed = _torch()
     kind = distributed.ProcessGroupGloo
     options = kind._Options()
@@ -78,12 +82,12 @@ def treefold_on_gloo(rank: Rank) -> AllReduce:
 
 
 def treefold_per_plan_on_gloo(rank: Rank) -> AllReduce:
-    """The same, folded on each host first."""
+    """Treefold between PyTorch's ranks, folded on each host first."""
     return _treefold(_on_all_nics(rank), rank, guarantee="per_plan")
 
 
 def mpich(rank: Rank) -> AllReduce:
-    """MPI's own, in place."""
+    """MPI's own all-reduce, in place."""
     del rank
     mpi = _mpi()
 
@@ -100,12 +104,12 @@ def treefold_on_mpi(rank: Rank) -> AllReduce:
 
 
 def treefold_per_plan_on_mpi(rank: Rank) -> AllReduce:
-    """The same, folded on each host first."""
+    """Treefold between MPI's ranks, folded on each host first."""
     return _treefold(_mpi().COMM_WORLD, rank, guarantee="per_plan")
 
 
 def raw(rank: Rank) -> AllReduce:
-    """As many bytes over sockets, and nothing computed: what hosts here can reach."""
+    """As many bytes over sockets, without arithmetic: the limit of the hosts here."""
     exchange = Exchange(rank.hosts, rank.addresses, rank.rank)
 
     def all_reduce(array: Array) -> None:
@@ -116,10 +120,15 @@ def raw(rank: Rank) -> AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """``make`` is called once by each rank that ``launcher`` starts.
+    """A contender of the table.
 
-    ``least_nics``, ``least_ranks``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of
-    few bytes are nothing that it is for.
+    Attributes:
+        launcher: The launcher of its ranks.
+        make: Called once by each rank; returns the all-reduce.
+        least_nics: The fewest NICs of a host for which it makes a difference.
+        least_ranks: The fewest ranks of a host for which it makes a difference.
+        is_limit: True if it computes nothing; calls of few bytes have no such limit.
+
     """
 
     launcher: str
@@ -144,7 +153,7 @@ NEEDS = {"variables": "torch", "mpiexec": "mpi4py"}
 
 
 def _treefold(source: Any, rank: Rank, guarantee: str = "exact") -> AllReduce:
-    """Return treefold's all-reduce, which is told the speeds of ports where they differ."""
+    """Return treefold's all-reduce, with the speeds of ports if they differ."""
     connect = importlib.import_module("treefold").connect
     groups: dict[tuple[float, ...], Any] = {}
 

@@ -1,4 +1,4 @@
-"""Scenes, measured: every baseline of a row in turn, round by round."""
+"""Measures scenes: every baseline of a row in turn, round by round."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass
 class Measured:
-    """What one row has given: by baseline, the seconds of one call and wrong elements; why others are missing.
+    """The measurement of one row.
 
-    What is missing in one row of a scene is missing in those that follow, too.
+    Attributes:
+        missing: The reason why a baseline is missing, in this row and those that follow, by its name.
+        seconds: Seconds of one call, by baseline.
+        wrong: The number of wrong elements, by baseline.
+
     """
 
     scene: Scene
@@ -34,7 +38,7 @@ class Measured:
     wrong: dict[str, int] = field(default_factory=dict)
 
     def figures(self, baseline: str) -> tuple[float, float] | None:
-        """Return median and best: of the part of the optimum, or in a row of latencies in seconds."""
+        """Return median and best: of the ratio to the optimum or, in a row of latencies, of the seconds."""
         if baseline not in self.seconds:
             return None
         seconds = self.seconds[baseline]
@@ -75,7 +79,7 @@ def _lacks(name: str) -> str | None:
 
 
 def _turn(team: Team, name: str, result: Measured) -> None:
-    """Let one baseline reduce once, to be checked, and then as often as the row says, to be timed."""
+    """Let one baseline reduce once for the check, then as often as the row says for the time."""
     row = result.row
     prepared = team.ask(do="prepare", baseline=name, nbytes=row.nbytes, shares=row.shares, rates=row.rates)
     if refusals := [answer["skipped"] for answer in prepared if "skipped" in answer]:
@@ -107,12 +111,12 @@ def _job(lab: Lab, scene: Scene, launcher: str, team: Team) -> Iterator[None]:
     command = [sys.executable, str(_WORKER), str(team.path), launcher]
     with contextlib.ExitStack() as stack:
         if launcher == "mpiexec":
-            # UCX, which carries MPICH's messages, sends those of middling size over one NIC unless it is told of more.
+            # UCX, which carries MPICH's messages, sends those of medium size over one NIC unless this allows more.
             variables = {"UCX_MAX_EAGER_LANES": str(lab.network.nics)}
             stack.enter_context(launch.mpiexec(lab, command, scene.placement, environment=variables))
         else:
             stack.enter_context(launch.outside_store(lab))
-            # One NIC is what the default is for PyTorch's users; who wants both asks for both.
+            # PyTorch's users get one NIC by default. A baseline that uses both names both.
             variables = {"GLOO_SOCKET_IFNAME": "eth0"}
             stack.enter_context(launch.start(lab, command, scene.placement, environment=variables, store_outside=True))
         yield

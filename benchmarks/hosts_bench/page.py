@@ -1,4 +1,4 @@
-"""What was measured, as a table in Markdown."""
+"""The measurements as a table in Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOW = (
 
 
 def make_page(results: Sequence[Measured], baselines: Sequence[str]) -> str:
-    """Return the table, and below it what is missing and what was wrong."""
+    """Return the table, with missing baselines and wrong results below it."""
     head = ["network (Mbit/s)", "ranks", "value", "X\\*, MB/s", *baselines]
     lines = [_HOW, "", _line(head), _line(["---"] * len(head))]
     lines += [_line(_cells(result, baselines)) for result in results]

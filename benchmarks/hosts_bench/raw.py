@@ -1,8 +1,8 @@
-"""The bytes of an all-reduce between hosts, over plain sockets and without arithmetic: what the network gives here.
+"""The bytes of an all-reduce between hosts, over plain sockets and without arithmetic: the limit of the network here.
 
-Host i owns a slice of the value. It sends every other slice to its owner, and its own one to everybody: 2·(H−1)/H times
-the value, each way. All connections are used at once and evenly, the next host first, so that every port is busy in
-both directions until the end. Nobody computes, or waits for what a reduction would have to wait for.
+Host i owns a slice of the value. Each host sends every other slice to its owner, and its own slice to all: 2·(H−1)/H
+times the value, in each direction. All connections are used at once and evenly, the next host first, so that every port
+is busy in both directions until the end. Nothing is computed, and no byte waits as it would in a reduction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUFFER_BYTES = 64 << 10
 
 
 class Exchange:
-    """One connection per NIC and pair of hosts; the first rank of each host takes part, and the others look on."""
+    """One connection per NIC and pair of hosts; only the first rank of each host takes part."""
 
     def __init__(self, hosts: Sequence[int], addresses: Sequence[Sequence[str]], rank: int) -> None:
         self._hosts = len(addresses)
@@ -44,7 +44,7 @@ class Exchange:
             self._lines.append(lines)
 
     def move(self, array: NDArray[np.float32], shares: Sequence[int]) -> None:
-        """Send and receive as much as an all-reduce of the array whose slices have these shares."""
+        """Send and receive as much as an all-reduce of the array with slices of these shares."""
         memory = array.data.cast("B")
         ends = [int(end) for end in np.cumsum([0, *shares]) * len(memory) // sum(shares)]
         slices = [memory[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -58,7 +58,7 @@ class Exchange:
         own, scratch = self._part(slices[self._host], nic), memoryview(bytearray(_MOST_BYTES))
         around = [(self._host + step) % self._hosts for step in range(1, self._hosts)]
         lines = {other: self._lines[nic][other] for other in around}
-        # What others own goes to them, and what this host owns to all: so much to each, and as much from each.
+        # Every other host gets its own slice and this host's, and sends as many bytes.
         to_send = {other: [self._part(slices[other], nic), own] for other in around}
         left = {other: sum(map(len, parts)) for other, parts in to_send.items()}
         while lines:
@@ -78,7 +78,7 @@ class Exchange:
 
 
 def _send_some(line: socket.socket, parts: list[memoryview]) -> None:
-    """Send of the first part what the kernel takes at once, and drop what is sent; empty parts are dropped, too."""
+    """Send as much of the first part as the kernel accepts at once, and drop what is sent, with any empty parts."""
     parts[0] = parts[0][line.send(parts[0][:_MOST_BYTES], socket.MSG_DONTWAIT) :] if parts[0] else parts[0]
     if not parts[0]:
         parts.pop(0)

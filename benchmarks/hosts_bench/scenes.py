@@ -1,4 +1,4 @@
-"""What is measured: scenes, each of which one job serves, and the rows of each."""
+"""The scenes to measure, each of which one job serves, and the rows of each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: a network's rates, and a value of ``nbytes`` per rank.
+    """One line of the table.
 
-    ``calls`` in a row are timed as one, where one alone is too short. ``shares``: what part of the value each host owns
-    in the raw exchange, by which that is at its best.
+    Attributes:
+        network: The rates of the network.
+        nbytes: Bytes of each rank's value.
+        shares: The share of the value that each host owns in the raw exchange, at which it is fastest.
+        calls: The number of calls that are timed as one, because a single call is too short.
+
     """
 
     network: Network
@@ -30,7 +34,7 @@ class Row:
 
     @property
     def rates(self) -> list[float]:
-        """Of each host's ports together, in Mbit/s."""
+        """The rate of each host, with all of its ports, in Mbit/s."""
         found = [0.0] * self.network.hosts
         for cable in self.network.cables:
             found[cable.host] += cable.mbit_per_s
@@ -38,13 +42,13 @@ class Row:
 
     @property
     def is_latency(self) -> bool:
-        """Whether the time is shown instead of a part of what the network allows."""
+        """True if the time is shown in place of a ratio to what the network allows."""
         return self.calls > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Rows that differ by rates and sizes only: the same cables, and ranks that are placed the same."""
+    """Rows that differ only in rates and sizes: the cables and the placement of ranks are the same."""
 
     name: str
     rows: tuple[Row, ...]
@@ -69,7 +73,7 @@ SCENES = (
 
 
 def optimum(network: Network) -> float:
-    """Return the bytes per second of the fastest all-reduce of a value per host, as treefold's planner proves it."""
+    """Return the bytes per second of the fastest all-reduce of a value per host, by the proof of treefold's planner."""
     builder = TopologyBuilder(network.name)
     for host in range(network.hosts):
         builder.device(f"cpu:{host}")

@@ -1,4 +1,4 @@
-"""The ranks of one job, seen from the bench: asked all at once, over lines that cross no cable of the lab."""
+"""The ranks of one job, as the benchmark sees them: it asks all at once, over lines that cross no cable of the lab."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE_S = 180
 
 
 class TeamError(Exception):
-    """A rank that does not answer."""
+    """A rank does not answer."""
 
 
 class Team:
@@ -30,7 +30,7 @@ class Team:
         self._lines: list[Any] = []
 
     def meet(self, hosts: Sequence[int], addresses: Sequence[Sequence[str]]) -> None:
-        """Wait for all ranks, and tell them where they are: a host for each, and the addresses of each host's NICs."""
+        """Wait for all ranks, and send them their places: the host of each, and the addresses of each host's NICs."""
         found = {}
         for _ in hosts:
             line, _ = self._server.accept()

@@ -1,6 +1,6 @@
-"""One rank of a job: does what the bench asks over a Unix socket, which crosses no cable of the lab.
+"""One rank of a job: serves the benchmark's requests over a Unix socket, which crosses no cable of the lab.
 
-``python worker.py SOCKET LAUNCHER``. Requests and answers are lines of JSON; it ends when no more can come.
+``python worker.py SOCKET LAUNCHER``. Requests and answers are lines of JSON; the program ends when the socket closes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PERIOD = 251  # a prime: a shifted part shows
 
 
 class Worker:
-    """What a rank keeps between requests: the baselines that it has set up, and the array of the next call."""
+    """The state of a rank between requests: the baselines that it has set up, and the array of the next call."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -36,7 +36,7 @@ class Worker:
         self._array = np.zeros(0, np.float32)
 
     def prepare(self, *, baseline: str, nbytes: int, shares: list[int], rates: list[float]) -> dict[str, Any]:
-        """Set a baseline up, reduce once and count the wrong elements; or say why it cannot."""
+        """Set a baseline up, reduce once and count the wrong elements, or return why it cannot."""
         self._rank.shares, self._rank.rates = tuple(shares), tuple(rates)
         if baseline not in self._baselines:
             try:
@@ -52,7 +52,7 @@ class Worker:
         return {"wrong": wrong}
 
     def run(self, *, calls: int) -> dict[str, Any]:
-        """Reduce, and say when that has begun and ended by the clock that all hosts of a lab share."""
+        """Reduce, and return the start and end by the clock that all hosts of a lab share."""
         assert self._all_reduce is not None, "a baseline is prepared first"  # noqa: S101 - our own order
         begin = time.monotonic()
         for _ in range(calls):
@@ -61,7 +61,7 @@ class Worker:
 
 
 def main(path: str, launcher: str) -> None:
-    """Serve until the bench closes the line."""
+    """Serve until the benchmark closes the line."""
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     number = int(os.environ[_NUMBER[launcher]])

@@ -1,1 +1,1 @@
-"""What ``benchmarks/memory.py`` measures, beside which libraries, and the page that it writes."""
+"""The measurements of ``benchmarks/memory.py``, the libraries beside treefold, and the page."""

@@ -1,4 +1,4 @@
-"""The figures that treefold sets itself for host memory: what is measured for each, and whether it is reached."""
+"""The figures that treefold sets itself for host memory: the measurement for each, and whether it is reached."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The measurement of a figure, and whether it reaches the figure; None where there is none."""
+    """The measurement of a figure, and whether it reaches the figure; None if there is no measurement."""
 
     measured: str
     is_reached: bool | None
@@ -44,7 +44,7 @@ Judge = Callable[[Mapping[str, WorkRow]], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure: the work in words, what is wanted, and how rows are judged."""
+    """A figure: the work in words, the bound, and the function that judges rows."""
 
     work: str
     wanted: str
@@ -52,7 +52,7 @@ class Figure:
 
 
 def make_entries(pace: Pace, *, threads: int = 2) -> list[Entry]:
-    """Return everything that the report measures, what takes longest last."""
+    """Return everything that the report measures, with the longest measurements last."""
     short = replace(pace, rounds=max(3, pace.rounds // 3), warmup=1)
     base = Work("", (), threads=threads)
     entries = []
@@ -177,7 +177,7 @@ def _baselines_of(rows: Mapping[str, WorkRow], key: str) -> Sequence[BaselineRow
 
 
 def _linear(rows: Mapping[str, WorkRow]) -> Verdict:
-    """Fit time = c·(n·S)^p over what is above 1 MiB; linear is p = 1, less where caches help the smaller sizes."""
+    """Fit time = c·(n·S)^p above 1 MiB. Linear is p = 1; p is less if caches help the smaller sizes."""
     chosen = [row for key, row in rows.items() if key.startswith("n=") and row.nbytes * row.devices >= _MIB]
     if len(chosen) < 2:  # noqa: PLR2004 - a line takes two points
         return _MISSING

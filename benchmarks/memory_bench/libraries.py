@@ -13,7 +13,7 @@ from pathlib import Path
 class Library:
     """A library: what must be installed, and whether every replica is a process.
 
-    It is run by ``treefold.bench.baselines``, or else by the module ``with_<name>``.
+    Its module is ``treefold.bench.baselines``, or else ``with_<name>``.
     """
 
     name: str
@@ -36,7 +36,7 @@ LIBRARIES = {
 
 
 def find_missing(library: Library) -> str | None:
-    """Return the first thing that ``library`` needs and that is not here; None if it can run."""
+    """Return the first need of ``library`` that is not installed, or None if it can run."""
     for module in library.needs:
         if importlib.util.find_spec(module) is None:
             return module

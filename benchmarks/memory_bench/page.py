@@ -1,4 +1,4 @@
-"""A report as a Markdown page: machine, figures, sweep, rivals, what was not measured."""
+"""A report as a Markdown page: machine, figures, sweep, rivals, and missing measurements."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _NOT_HERE = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where the report goes, what it is called, and how much is measured."""
+    """The path of the report, its name, and the amount to measure."""
 
     folder: Path
     date: str

@@ -1,7 +1,7 @@
-"""The processes of one library, as the benchmark talks to them: it asks all of them, and waits for every answer.
+"""The processes of one library, as the benchmark sees them: it asks all of them, and waits for every answer.
 
 Between orders they block on a socket and take no processor time, whatever their libraries do while they work. The time
-of a call that several processes share is the longest of theirs; they start it together, behind a barrier.
+of a call that several processes share is the longest of theirs; a barrier starts it on all at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Team:
     """One library for one number of devices and threads. Its processes start with the first order."""
 
     def __init__(self, info: Library, *, devices: int, threads: int) -> None:
-        """Remember what to start."""
+        """Store what is to be started."""
         self.name = info.name
         self._info, self._devices, self._threads = info, devices, threads
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -52,11 +52,11 @@ class Team:
         return forms
 
     def count_wrong(self, form: str) -> int:
-        """Return how many elements of all results are not what the oracle says."""
+        """Return how many elements of all results differ from the oracle's."""
         return sum(self._ask("count_wrong", form))
 
     def time(self, form: str, calls: int) -> list[float]:
-        """Make calls, and return the seconds that each took: on the slowest process, if there are several."""
+        """Make calls, and return the seconds of each on the slowest process."""
         return [max(each) for each in zip(*self._ask("time", form, calls), strict=True)]
 
     def drop(self) -> None:
@@ -158,7 +158,7 @@ class Team:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process; make it end if it does not. A launcher that is terminated ends those that it started."""
+    """Wait for a process, and end it if it does not end. A terminated launcher ends the processes that it started."""
     for insist in (process.terminate, process.kill):
         try:
             process.wait(5)

@@ -26,10 +26,10 @@ _AXIS = "replica"
 
 
 class JaxBaseline(Baseline):
-    """All replicas in one process, each on a device of its own; in place means that the inputs are donated."""
+    """All replicas in one process, each on a device of its own. In place, the inputs are donated."""
 
     def load(self, *, is_zero: bool) -> None:
-        """Forget the contributions; each form is given its own."""
+        """Drop the contributions: each form gets its own."""
         mesh = jax.make_mesh((self.work.devices,), (_AXIS,))
         self._spec = PartitionSpec(_AXIS)
         self._sharding = NamedSharding(mesh, self._spec)
@@ -38,7 +38,7 @@ class JaxBaseline(Baseline):
         self._form = ""
 
     def start(self, form: str) -> None:
-        """Put new contributions on the devices: what another form gave back for donated ones is placed otherwise."""
+        """Put new contributions on the devices, because results of donated ones are placed differently."""
         if form != self._form:
             self._inputs.clear()  # two sets of a large model's may be more than the memory holds
             self._inputs = [self._placed(column) for column in self.new_inputs(is_zero=self._is_zero)]

@@ -22,7 +22,7 @@ class MpiBaseline(Baseline):
     has_all_replicas = False
 
     def load(self, *, is_zero: bool) -> None:
-        """Take a new contribution, and given arrays for results."""
+        """Allocate a new contribution, and given arrays for results."""
         self._arrays = [column[0] for column in self.new_inputs(is_zero=is_zero)]
         if self.work.placement != "in-place" and not hasattr(self, "_given"):
             self._given = [np.ones_like(array) for array in self._arrays]
@@ -81,7 +81,7 @@ def rank() -> int:
 
 
 def finish() -> None:
-    """Leave as MPI wants it: its launcher takes anything else for a crash."""
+    """Exit as MPI requires; its launcher takes any other exit for a crash."""
     MPI.Finalize()
 
 

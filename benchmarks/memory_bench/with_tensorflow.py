@@ -1,7 +1,7 @@
 """TensorFlow: the ops of ``tf.distribute`` on one logical CPU device per replica.
 
-They return new tensors whatever is asked, and on one host all replicas share one of them; packed hierarchical copy
-returns one for each replica. ``PerReplica`` is not exported; it is made here as ``Strategy.run`` makes it.
+The ops always return new tensors. On one host all replicas share one of them, but packed hierarchical copy returns one
+for each replica. TensorFlow does not export ``PerReplica``, so it is made here as ``Strategy.run`` makes it.
 """
 
 from __future__ import annotations

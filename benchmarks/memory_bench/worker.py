@@ -1,7 +1,7 @@
-"""The program of a library's process: connects to the benchmark, does what it is told, answers, ends with it.
+"""The program of a library's process: connects to the benchmark, follows its orders, answers, and ends with it.
 
-``python -m memory_bench.worker LIBRARY ADDRESS RANK RANKS``; RANK is ``-`` where a launcher gives the ranks. The
-key of the connection comes in the environment.
+``python -m memory_bench.worker LIBRARY ADDRESS RANK RANKS``; RANK is ``-`` if a launcher sets the ranks. The key of the
+connection is in the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEY = "TREEFOLD_BENCH_KEY"
 
 
 def main(name: str, address: str, rank_text: str, ranks_text: str) -> None:
-    """Answer until the benchmark says stop or is gone."""
+    """Answer until the benchmark says stop or ends."""
     module = None if name in BASELINES else importlib.import_module(f"memory_bench.with_{name}")
     rank = module.rank() if module is not None and rank_text == "-" else int(rank_text)
     make = BASELINES[name] if module is None else module.make_baseline
