@@ -175,7 +175,7 @@ def differences(group, dtype, replicas, count, *, length=(1 << 21) + 7):
 
 
 class CaseError(AssertionError):
-    """A call whose result is wrong, or that has failed; it says why itself, because ranks send back only its text."""
+    """A call with a wrong result or an error. The reason is in its text, which is all that ranks send back."""
 
     def __str__(self):
         return f"{self.args[0]!r}\n{''.join(traceback.format_exception(self.__cause__))}"

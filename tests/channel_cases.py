@@ -1,8 +1,8 @@
-"""The suite that every engine's ``Channel`` passes: what the interface promises, on real messages.
+"""The suite that every engine's ``Channel`` passes: the promises of the interface, on real messages.
 
-The suite needs a way to run ranks: a function ``run(function, size)``, which calls ``function(channel)`` on each of
-``size`` ranks, processes or threads that end when that has returned, and returns what each has returned, by rank. It
-raises what a rank has raised. Functions stand at the top of this module, or are ``functools.partial`` of such, so that
+The suite needs a way to run ranks: a function ``run(function, size)``. It calls ``function(channel)`` on each of
+``size`` ranks, which are processes or threads that end when that has returned. It returns the results by rank, and
+raises the error of a rank. Functions stand at the top of this module, or are ``functools.partial`` of such, so that
 other processes find them by name.
 """
 
@@ -26,7 +26,7 @@ BRIEF_S = 0.2
 
 
 class Run(Protocol):
-    """A way to run a function on so many ranks that are joined by channels."""
+    """A way to run a function on this many ranks that are joined by channels."""
 
     def __call__(self, function: Callable[[Channel], Any], size: int) -> list[Any]:
         """Return what ``function(channel)`` has returned on each rank."""
@@ -34,10 +34,12 @@ class Run(Protocol):
 
 
 class ChannelCase(NamedTuple):
-    """One promise of ``Channel``; ``check(run)`` raises ``ConformanceError`` where it does not hold.
+    """One promise of ``Channel``; ``check(run)`` raises ``ConformanceError`` if it does not hold.
 
-    ``needs_survivors``: for engines whose other ranks survive the death of one.
-    ``needs_store``: for engines with a store, where ranks leave words, and with connections that break.
+    Attributes:
+        needs_survivors: The engine's other ranks must survive the death of one.
+        needs_store: The engine must have a store, in which ranks leave words, and connections that break.
+
     """
 
     name: str
@@ -78,9 +80,9 @@ def sleep(channel: Channel, until: float) -> None:
 
 
 def leave(channel: Channel) -> None:
-    """End together: a rank that ends takes with it what it has sent and nobody has received.
+    """End together: a rank that ends takes with it every message that it has sent and nobody has received.
 
-    Who misses a message of this meeting misses nothing: its sender has left, and had heard from all others.
+    A rank that misses a message of this meeting misses nothing: the sender has left, and had heard from all others.
     """
     tag = channel.limits.tags - 1
     meeting = [channel.receive(peer, tag, row(0, 1)) for peer in others(channel)]
@@ -121,7 +123,7 @@ def send_lengths(channel: Channel, *, lengths: list[int], room: int) -> list[lis
 
 
 def check_shorter_messages(run: Run) -> None:
-    """What lies in the buffer behind a shorter message stays; the next message begins in the next buffer."""
+    """The bytes of the buffer after a shorter message stay; the next message begins in the next buffer."""
     lengths = [5, 0, 8, 1, 7, 8]
     received = run(functools.partial(send_lengths, lengths=lengths, room=8), 2)[1]
     expected = [[length] * length + [255] * (8 - length) for length in lengths]
@@ -136,7 +138,7 @@ def check_zero_bytes(run: Run) -> None:
 
 
 def exchange(channel: Channel, *, count: int, nbytes: int, rounds: int = 1) -> int:
-    """Send to all and receive from all; what is received says from whom, and as which message."""
+    """Send to all and receive from all. A received message names its sender and its number."""
     tags = range(min(count, channel.limits.tags - 1))
     for number in range(rounds):
         buffers = [(peer, k, row(0, nbytes)) for k in range(count) for peer in others(channel)]
@@ -199,7 +201,7 @@ def send_and_end(channel: Channel) -> tuple[int, list[set[int]]] | None:
 
 
 def check_flush(run: Run) -> None:
-    """What was flushed arrives, although its sender ends."""
+    """A flushed message arrives, although its sender ends."""
     _expect_equal("what was flushed arrives", run(send_and_end, 2)[0], (0, [{1}, {2}, {3}]))
 
 
@@ -347,7 +349,7 @@ def close_early(channel: Channel) -> int:
 
 
 def check_close(run: Run) -> None:
-    """Nobody waits for who closes, and who closes waits for nobody."""
+    """No rank waits for one that closes, and a rank that closes waits for none."""
     _expect_equal("close waits for nobody", run(close_early, 3), [0, 1, 2])
 
 
@@ -394,7 +396,7 @@ def go_on_without(channel: Channel, *, lost: int) -> tuple[int, int] | None:
 
 
 def check_without(run: Run) -> None:
-    """Those that are left have numbers without a gap, and nothing that was on its way before."""
+    """The ranks that are left have numbers without a gap, and receive no earlier message."""
     promise = "the ranks that are left close up"
     _expect_equal(promise, run(functools.partial(go_on_without, lost=1), 4), [(0, 3), None, (1, 3), (2, 3)])
     _expect_equal(promise, run(functools.partial(go_on_without, lost=0), 3), [None, (0, 2), (1, 2)])

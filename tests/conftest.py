@@ -1,4 +1,4 @@
-"""What the tests of all folders share: ``pretended``, forked programs, what `make test` leaves out, Ctrl-C."""
+"""Shared by the tests of all folders: ``pretended``, forked programs, the tests that `make test` leaves out, Ctrl-C."""
 
 import gc
 import os
@@ -15,20 +15,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def programs():
-    """What starts programs that need not import the frameworks any more."""
+    """Starts programs that need not import the frameworks any more."""
     started = Programs()
     yield started
     started.close()
 
 
 def pytest_collection_finish():
-    """Keep the collector from going through all that frameworks have made, whenever it runs."""
+    """Freeze the objects that frameworks have made, so that the garbage collector does not visit them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_sessionfinish():
-    """Let it do so once, at the end: modules of C++ complain of what is left."""
+    """Unfreeze the objects at the end, to be collected: modules of C++ complain of those that are left."""
     gc.unfreeze()
 
 

@@ -95,7 +95,7 @@ def least(rng, form, shape):
 
 
 def huge(rng, form, shape):
-    """Sums overflow on the way."""
+    """Return numbers with intermediate sums that overflow."""
     return floats(rng, form, 2 * middle(form) - rng.integers(0, 2, shape))
 
 

@@ -26,7 +26,7 @@ _MARGIN = 64  # bytes before and behind, enough for a stray vector store
 
 @dataclass(frozen=True)
 class Hostile:
-    """An array in a layout of ``INPUT_LAYOUTS``, holding the values it is made with, and the memory it lies in.
+    """An array in a layout of ``INPUT_LAYOUTS``, with given values, and the memory around it.
 
     ``"broadcast"`` has one element in memory, the first of the values, at every position.
     """

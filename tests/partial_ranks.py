@@ -1,4 +1,4 @@
-"""What ranks add together, what each of them returns of it, and what one process has."""
+"""Sums of ranks: the contributions, the result on each rank, and that of one process."""
 
 import hashlib
 
@@ -49,7 +49,7 @@ def mean_over(group):
 
 
 def scattered_over(group):
-    """Return the SHA of sums whose parts the ranks hold, after some reduce-scatters that stay partial."""
+    """Return the SHA of sums that the ranks hold in parts, after some reduce-scatters that stay partial."""
     made, weights = values()
     length = -(-700 // group.size)
     part = PartialSum("float32", length)

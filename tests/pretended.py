@@ -20,8 +20,8 @@ from treefold.fold import Fold
 class PretendedGpus(TorchBackend):
     """PyTorch with ``count`` devices that are not the host's memory, ``gpu:0`` and so on.
 
-    What a real device does by PyTorch's operations is done by the same operations here. What PyTorch makes by itself is
-    on ``gpu:0``.
+    PyTorch's operations have the same effect as on a real device. Tensors that PyTorch makes by itself are on
+    ``gpu:0``.
     """
 
     def __init__(self, count: int) -> None:

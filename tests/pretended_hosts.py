@@ -1,6 +1,7 @@
-"""Groups whose ranks pretend to be on several hosts: on this one machine, but only an engine carries between hosts.
+"""Groups of ranks that pretend to be on several hosts: on this one machine, but only an engine carries between hosts.
 
-``world`` is what ``connect`` takes, a process group of PyTorch or a communicator of MPI; ``hosts``: the ranks of each.
+As for ``connect``, ``world`` is a process group of PyTorch or a communicator of MPI. The ranks of each host are
+``hosts``.
 """
 
 import dataclasses

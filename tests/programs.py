@@ -1,7 +1,7 @@
-"""Python programs whose process has imported the frameworks already: it is forked by one that did so once.
+"""Python programs in processes that have the frameworks imported: they are forked from one that imported them once.
 
-That takes a hundredth of a second where TensorFlow takes seven. Whatever is about starting, importing or ending a
-process starts a fresh one. Where processes are not forked (macOS, Windows), all programs are fresh ones.
+A fork takes a hundredth of a second, where TensorFlow takes seven. Tests of starting, importing or ending a process use
+a fresh one. On systems that do not fork (macOS, Windows), all programs are fresh ones.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""What devices without exact sums make of contributions: accumulated in the next wider dtype, in replica order."""
+"""The results of devices without exact sums: accumulated in the next wider dtype, in replica order."""
 
 import numpy as np
 

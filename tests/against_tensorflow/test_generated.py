@@ -1,9 +1,10 @@
 """SUM and MEAN by TensorFlow's ops and by treefold's, on generated values, compared bit for bit.
 
-A case is one call. Replica r brings 2**r times a small whole number that depends on the position, for floats times one
-power of two: a wrong result says whose contribution is lost, doubled or misplaced, and every sum, partial ones too, is
-exact in every dtype. ``why_left_out`` names the calls in which TensorFlow differs; each has a test of its own in the
-files beside this one. ``TREEFOLD_CASES`` is the number of cases, or ``full`` for ten times as many.
+A case is one call. Replica r contributes 2**r times a small whole number that depends on the position, for floats times
+one power of two. A wrong result therefore shows which contribution is lost, doubled or misplaced. Every sum, partial
+ones too, is exact in every dtype. Calls in which TensorFlow differs are named by ``why_left_out``; each has a test of
+its own in the files beside this one. Set ``TREEFOLD_CASES`` to the number of cases, or to ``full`` for ten times as
+many.
 """
 
 import dataclasses
@@ -39,10 +40,12 @@ DTYPES = (*MULTIPLIERS, *INTEGERS)
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """One value of a call: what every replica brings, from which devices, and where the result goes.
+    """One value of a call: the replicas' contributions, their devices, and the destinations of the result.
 
-    ``rows``: how many sparse rows each replica brings, -1 for an array; empty if all bring arrays. ``destination``: a
-    device name, the devices of a distributed value, or None for the value itself.
+    Attributes:
+        rows: The number of sparse rows of each replica, -1 for an array. Empty if all contribute arrays.
+        destination: A device name, the devices of a distributed value, or None for the value itself.
+
     """
 
     dtype: str
@@ -196,7 +199,7 @@ def draw_all_reduce(rng):
 
 
 def draw_elsewhere(rng, method):
-    """Return a call of ``HierarchicalCopyAllReduce`` whose values, or some of them, go to other devices."""
+    """Return a call of ``HierarchicalCopyAllReduce`` in which all or some values go to other devices."""
     shared = draw_devices(rng)
     count = 1 if method == "reduce" else rng.randint(2, 5)
     where = [(rng.choice((shared, draw_devices(rng))), rng.choice((None, draw_destination(rng)))) for _ in range(count)]

@@ -1,6 +1,6 @@
-"""What TensorFlow gets wrong today on a CPU: each bug shown, and treefold's right behaviour beside it.
+"""TensorFlow's bugs on a CPU today: each one shown, with treefold's right behaviour beside it.
 
-The deliberate differences are not repeated here, but for what a user of ``MirroredStrategy`` meets of them.
+Deliberate differences are not repeated here, except those that a user of ``MirroredStrategy`` meets.
 """
 
 import numpy as np

@@ -317,7 +317,7 @@ class TestHostileArrays:
         assert made.tolist() == [2.0] * 6
 
     def test_transforms_are_refused(self, ops):
-        """What stands for a tensor within a transform has no memory."""
+        """The stand-in for a tensor within a transform has no memory."""
         with pytest.raises(ValueError, match="memory of its own"):
             torch.func.grad(lambda tensor: ops.reduce("sum", PerReplica([tensor, tensor]), "cpu:0")[0].sum())(
                 torch.ones(6)

@@ -1,4 +1,4 @@
-"""What is flattened, and what is a leaf."""
+"""Which values are flattened, and which are leaves."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace

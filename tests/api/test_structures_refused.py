@@ -40,7 +40,7 @@ class Masked:
 
 
 def nested(levels, wrap):
-    """Return an array behind so many levels."""
+    """Return an array inside this many levels."""
     value = np.ones(2)
     for _ in range(levels):
         value = wrap(value)

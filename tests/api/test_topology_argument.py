@@ -137,7 +137,7 @@ def test_may_be_named_or_read_from_a_file(fake, tmp_path):
 
 
 def test_a_file_without_its_nvlinks_is_a_note_of_the_plan(fake):
-    """Trees over the links that a file has are not the best of the machine: the plan says so."""
+    """Trees over the links in a file may not be the machine's best, and the plan has a note about it."""
     slots = "".join(
         f'<pci busid="0000:{r}0:00.0" class="0x030200" vendor="0x10de" device="0x2330"/>' for r in range(1, 9)
     )

@@ -106,7 +106,7 @@ class TestDistributedValues:
 
 
 def contribution(replica):
-    """Return a structure of every kind whose leaves all hold 2**replica."""
+    """Return a structure of every kind with 2**replica in all leaves."""
     value = 2.0**replica
     return {
         "z": [value, (np.full((2, 2), value), None)],

@@ -97,7 +97,7 @@ class TestWeights:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_that_are_something_else_are_refused(self, weights, got):
-        """Above all what has keys or no order: which number is whose would be a guess."""
+        """Above all values that have keys or no order: nobody could know which number belongs to which replica."""
         with pytest.raises(ArgumentError, match=f"^{re.escape(f'weights is {got}. {ALLOWED}')}$"):
             weighed(weights)
 

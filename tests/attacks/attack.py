@@ -1,7 +1,8 @@
-"""How many cases an attack has, how they are shared out among processes, and how one of them is run again.
+"""The number of cases of an attack, their distribution over processes, and how one of them is run again.
 
-Every case is drawn from its number alone, so that it is the same case on every machine. ``TREEFOLD_CASES``: that many
-ten-thousandths of an attack, a whole number; ``full`` is all of it. ``TREEFOLD_CASE``: the only case to run, by number.
+Every case is drawn from its number alone, so that it is the same case on every machine. The variable ``TREEFOLD_CASES``
+is a whole number of ten-thousandths of an attack; ``full`` is all of it. The variable ``TREEFOLD_CASE`` is the only
+case to run, by number.
 """
 
 import contextlib
@@ -54,10 +55,9 @@ def replayable(number):
 
 
 def report_of(program, *arguments, cases):
-    """Return what a program of this folder prints that runs so many cases, by the numbers of these, to the last.
+    """Return the output of a program of this folder that runs this many cases, by their numbers, to the last.
 
-    Where a case goes wrong is random, for the clock decides when a signal comes; which arrays and which call it meets
-    are not.
+    Where a case goes wrong is random, because the clock decides when a signal arrives. The arrays and the call are not.
     """
     first, step = cases[0], cases.step if isinstance(cases, range) else 1
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore::DeprecationWarning", program]

@@ -1,4 +1,4 @@
-"""What the attacks on checkpoints have in common: averages of damaged files, and what is right."""
+"""Shared by the attacks on checkpoints: averages of damaged files, and the right results."""
 
 import fractions
 import io

@@ -1,8 +1,8 @@
-"""What a reduction may return, from the exact result in fractions and the roundings that products are allowed.
+"""The results that a reduction may return, from the exact result in fractions and the roundings that products may have.
 
 Nothing of treefold is used here. A result is not compared with a second implementation but with an interval. Of sums
-and means it is one number: the exact one, rounded. Of products it is the exact number, more or less what the roundings
-on the way can amount to, rounded to the dtype at both ends.
+and means it is one number: the exact one, rounded. For a product, the interval is the exact number, plus and minus what
+its roundings can amount to, rounded to the dtype at both ends.
 """
 
 import functools
@@ -21,7 +21,7 @@ class Format:
 
     @property
     def half_ulp(self):
-        """What one rounding may change, relatively."""
+        """Half a unit in the last place: the largest relative change of one rounding."""
         return Fraction(1, 2**self.precision)
 
     @property

@@ -1,8 +1,8 @@
 """A program that interrupts reductions: ``interrupting.py FRAMEWORK FULL FIRST STEP``; prints what went wrong, as JSON.
 
-A signal handler raises at a random moment of a call, of new results or in place: when a timer rings, or, so that locks
-and other short moments are met too, before a random line of treefold. Afterwards the inputs of a new result
-are as they were, the next call of this thread and of another give the right numbers, and no result memory is lost.
+A signal handler raises at a random moment of a call, with new results or in place. The moment is the end of a timer,
+or, to meet locks and other short moments, a random line of treefold. Afterwards the inputs of a new result are
+unchanged, the next call of this thread and of another gives the right numbers, and no result memory is lost.
 """
 
 import concurrent.futures
@@ -37,7 +37,7 @@ TENSORFLOWS = ("/tensorflow/python/", "/backends/tensorflow.py")
 
 
 class Interruption(Exception):  # noqa: N818 - what a handler of signals raises is no error
-    """What the handler raises: an exception as anyone's, which nothing in between may catch."""
+    """The exception of the handler, as a user's would be; nothing in between may catch it."""
 
 
 class Alarm:
@@ -80,7 +80,7 @@ def ring_after(seconds):
 
 
 def ring_before_line(number, files):
-    """Send the signal when so-and-so many lines of some files were run."""
+    """Send the signal after this many lines of some files."""
     left = [number]
 
     def count(_frame, event, _argument):
@@ -186,7 +186,7 @@ class Interrupter:
 
 
 def main(framework, full, first, step):
-    """Strike until so many calls were interrupted."""
+    """Interrupt calls until this many were interrupted."""
     interrupter = Interrupter(framework)
     gc.collect()
     used_bytes = treefold.host_memory_info()["used_bytes"]

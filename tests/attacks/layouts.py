@@ -99,7 +99,7 @@ def damaged_layout(kind, drawing):
 
 
 def _lie_in_index(contents, drawing):
-    """Let an index say something else, or the same twice."""
+    """Let an index have a wrong entry, or the same one twice."""
     try:
         index = json.loads(contents)
         mapping = index["weight_map"]

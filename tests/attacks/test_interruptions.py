@@ -1,4 +1,4 @@
-"""Signals whose handlers raise at random moments of a call: afterwards all is as if it had never been made."""
+"""Signals with handlers that raise at random moments of a call: afterwards all is as if it had never been made."""
 
 import signal
 

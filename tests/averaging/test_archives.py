@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def written(path, records):
-    """Write records of so many zero bytes as holes of a file, and return it open."""
+    """Write records of this many zero bytes as holes of a file, and return it open."""
     with path.open("wb") as file:
         writer = ArchiveWriter(file)
         for name, nbytes in records.items():

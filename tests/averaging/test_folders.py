@@ -1,4 +1,4 @@
-"""What stands beside the weights in folders: configurations, adapters, subfolders, files of a run and of others."""
+"""Files beside the weights in folders: configurations, adapters, subfolders, files of a run and of others."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is computed: every element is the exact value, rounded once, whatever the weights, dtype and order of inputs."""
+"""The arithmetic: every element is the exact value, rounded once, whatever the weights, dtype and order of inputs."""
 
 import fractions
 import json
@@ -268,7 +268,7 @@ CODES = {
 class TestCodes:
     @pytest.fixture
     def models(self, tmp_path):
-        """Return a function that writes two models whose codes are 1 and 2, or others, and returns their paths."""
+        """Return a function that writes two models with the codes 1 and 2, or others, and returns their paths."""
 
         def write(format_name, values=(1, 2)):
             name, dtype, beside = CODES[format_name]

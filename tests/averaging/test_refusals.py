@@ -1,4 +1,4 @@
-"""What is refused by its content, and what bad input becomes: one sentence, exit code 2, and nothing half written."""
+"""Inputs that are refused by their content: one sentence, exit code 2, and nothing half written."""
 
 import json
 import os

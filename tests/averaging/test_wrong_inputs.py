@@ -1,4 +1,4 @@
-"""What ``treefold average`` refuses: files that disagree, lie, or cannot be written. Nothing is left behind."""
+"""Inputs that ``treefold average`` refuses: files that disagree, lie, or cannot be written. Nothing is left behind."""
 
 import json
 import os

@@ -97,7 +97,7 @@ class TestNumbers:
         assert (mean.dtype, float(mean[0])) == (np.float32, 2.0**62 + 2.0**39)
 
     def test_of_64_bits_stay_so_without_x64(self):
-        """What has 64 bits keeps them, whatever jax_enable_x64 says."""
+        """64 bits stay 64 bits, whatever jax_enable_x64 is."""
         assert not jax.config.jax_enable_x64
         total = treefold.all_reduce([put(np.array([2.0**60 + r * 2**8])) for r in range(2)])[0]
         assert (total.dtype, float(total[0])) == (np.float64, 2.0**61 + 2**8)

@@ -1,4 +1,4 @@
-"""What ``jax.grad`` returns for leaves that have no gradient."""
+"""The results of ``jax.grad`` for leaves that have no gradient."""
 
 import jax
 import jax.numpy as jnp

@@ -99,7 +99,7 @@ class TestExamples:
         assert float(exact_fold(parts, "float32", weights=None, divisor=1)[0]).hex() == "0x1.0000020000000p+53"
 
     def test_a_speck_that_decides_a_tie(self):
-        """What a wider accumulator rounds away: 1 + 2**-24 + 2**-60 is above the tie."""
+        """A wider accumulator rounds the speck away: 1 + 2**-24 + 2**-60 is above the tie."""
         parts = [np.array([value], np.float32) for value in (1.0, 2.0**-24, 2.0**-60)]
         assert exact_fold(parts, "float32", weights=None, divisor=1)[0] == np.float32(1 + 2.0**-23)
 

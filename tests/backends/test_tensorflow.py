@@ -75,7 +75,7 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def values_of_every_size(rng, dtype, count):
-    """Return arrays whose parts have any exponent of normal numbers, some infinite, some 0."""
+    """Return arrays with parts of any exponent of normal numbers, some infinite, some 0."""
     smallest, largest = FORMATS[PARTS.get(dtype, dtype)]
 
     def drawn():
@@ -131,7 +131,7 @@ class TestArithmeticAsOps:
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "complex128"])
     def test_infinities_decide_among_rows_of_one_index(self, dtype):
-        """As in a sum: the largest numbers beside it overflow on the way only."""
+        """As in a sum: the largest numbers beside it overflow only in intermediate results."""
         most = ml_dtypes.finfo(PARTS.get(dtype, dtype)).max
         rows = tf.constant(np.array([-most, -most, np.inf, 1, most, most, -most], dtype))
         added = tf.function(lambda rows: add_rows(rows, tf.constant([1, 1, 1, 0, 2, 2, 2]), 3, dtype))

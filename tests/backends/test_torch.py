@@ -232,7 +232,7 @@ class TestAutograd:
 
     @pytest.mark.parametrize("calls", [1, 2, 3])
     def test_sees_what_is_written_in_place(self, calls):
-        """A backward pass that needs what was there says so, and does not compute with what is there now."""
+        """A backward pass that needs the old values raises, and does not compute with the new ones."""
         leaves = [torch.ones(3).requires_grad_(), torch.ones(3)]
         loss = (leaves[0] ** 2).sum()
         with torch.no_grad():

@@ -69,7 +69,7 @@ class TestConformance:
 
 
 class TestOut:
-    """What overlaps other memory without being exactly one contribution's is refused before anything is written."""
+    """Memory that overlaps other memory, and is not exactly one contribution's, is refused before any write."""
 
     @pytest.mark.parametrize("devices", [("gpu:0", "gpu:0"), ("gpu:0", "gpu:1")])
     @pytest.mark.parametrize(

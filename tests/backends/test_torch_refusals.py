@@ -47,7 +47,7 @@ def nested():
 
 
 def freed():
-    """Return a tensor whose storage was given back, as sharded training does with parameters."""
+    """Return a tensor with freed storage, as sharded training leaves parameters."""
     tensor = torch.ones(4)
     tensor.untyped_storage().resize_(0)
     return tensor
@@ -116,7 +116,7 @@ class TestRefusals:
     """Tensors that cannot be read as they are get an error, never a wrong number."""
 
     def test_name_the_replica(self, make, sentence, seen):
-        """In the first call and in one whose like went well before, wherever the tensor stands."""
+        """In the first call, and in a call after an equal one went well, wherever the tensor stands."""
         for ops in (HierarchicalCopyAllReduce(), seen):
             for first in (True, False):
                 value = PerReplica([make(), torch.ones(4)] if first else [torch.ones(4), make()])
@@ -216,7 +216,7 @@ class TestTransforms:
 
     @pytest.mark.parametrize("start", [0, 1])
     def test_to_functions_too(self, start):
-        """What it hands on says it has memory, and has none, also as ``out``; in calls whose like went well before."""
+        """The tensor that it passes on claims memory and has none; also as ``out``, and after an equal call."""
         calls, other = [], torch.ones(4)
 
         def reduced(tensor):

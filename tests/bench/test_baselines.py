@@ -71,7 +71,7 @@ class TestBaselines:
 
 
 class TestLibraries:
-    """Those of ``make bench``, in processes of their own."""
+    """The libraries of ``make bench``, in processes of their own."""
 
     def test_these_are_compared_with(self):
         assert list(LIBRARIES) == ["numpy", "torch", "tensorflow", "jax", "gloo", "mpi"]

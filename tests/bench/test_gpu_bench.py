@@ -175,7 +175,7 @@ class TestMeasuring:
         assert [(contender.name, contender.executor) for contender in task.contenders][2] == (tasks.NCCL, "cuda")
 
     def test_turns_last_equally_long(self):
-        """20 ms: one call of 20 ms, and eight of 2.5 ms, whose middle is taken."""
+        """20 ms: one call of 20 ms, and eight of 2.5 ms, of which the middle one counts."""
         tensors = Tensors(Work("w", ((1,),), devices=1), ["cpu"])
         now, calls = [0.0], dict.fromkeys(("slow", "fast"), 0)
 

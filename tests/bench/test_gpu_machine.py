@@ -1,4 +1,4 @@
-"""What the benchmark of GPUs asks of PyTorch, which here has a GPU that is not there."""
+"""The calls of the GPU benchmark to PyTorch, which here has a pretended GPU."""
 
 import contextlib
 from types import SimpleNamespace

@@ -16,7 +16,7 @@ def digits():
 
 @pytest.fixture
 def in_terminal() -> Callable[..., str]:
-    """Run the command line in a terminal of so many columns, and return all that the terminal is sent."""
+    """Run the command line in a terminal of this many columns, and return everything that the terminal gets."""
     import pty  # noqa: PLC0415 - Windows has none
 
     def run(*arguments: str, columns: int = 100, **environment: str) -> str:

@@ -224,7 +224,7 @@ class TestFiles:
 
 @st.composite
 def models(draw):
-    """Draw the tensors of one to four files as lists of whole numbers, whose sums every accumulator holds."""
+    """Draw the tensors of one to four files as lists of whole numbers, with sums that every accumulator holds."""
     count = draw(st.integers(1, 4))
     tensors = {}
     for name in draw(

@@ -1,4 +1,4 @@
-"""Commands whose output nobody reads to its end, as in ``treefold … | head -1``."""
+"""Commands with output that nobody reads to its end, as in ``treefold … | head -1``."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a shell is offered behind the tabulator key."""
+"""The completions that a shell gets for the tabulator key."""
 
 import os
 import shlex

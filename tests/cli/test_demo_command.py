@@ -66,7 +66,7 @@ class TestDemo:
 
 
 class TestDemoRefusals:
-    """What cannot be done is refused in one sentence, with exit code 2, before anything is trained."""
+    """Impossible requests are refused in one sentence, with exit code 2, before anything is trained."""
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),

@@ -87,7 +87,7 @@ class TestTraining:
         assert result.tensorflow.losses[-1] > 2 * result.alone.losses[-1]
 
     def test_with_tensorflows_rule_hardly_shows_when_examples_are_dealt_at_random(self, digits):
-        """The weights are wrong, but nothing in the accuracy says so."""
+        """The weights are wrong, but the accuracy does not show it."""
         result = train(digits, steps=110, shuffle=True)
         assert result.tensorflow.distance(result.alone) > 1e-2
         assert abs(result.tensorflow.accuracy(digits[1]) - result.alone.accuracy(digits[1])) < 0.02

@@ -239,7 +239,7 @@ class TestGpus:
         [("'12.8'", "None", "CUDA 12.8"), ("None", "'6.4.2'", "ROCm 6.4.2"), ("None", "None", "CPU")],
     )
     def test_builds_of_pytorch_are_told_apart(self, tmp_path, monkeypatch, cuda, hip, build):
-        """By the file that PyTorch writes about itself."""
+        """The build is read from the file that PyTorch writes about itself."""
         (tmp_path / "torch").mkdir()
         (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit\n")
         (tmp_path / "torch" / "version.py").write_text(

@@ -1,4 +1,4 @@
-"""The planning commands on files that lack their NVLinks, and on files whose names would reach the terminal."""
+"""The planning commands on files without their NVLinks, and on files with names that would affect the terminal."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the papers print of plans is what the commands print today."""
+"""Plans printed in the papers are those that the commands print today."""
 
 import pathlib
 import re

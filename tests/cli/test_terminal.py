@@ -1,4 +1,4 @@
-"""What a terminal shows, and what it does not."""
+"""The output that a terminal shows, and the output that it does not."""
 
 import re
 

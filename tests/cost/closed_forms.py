@@ -1,7 +1,7 @@
-"""Closed forms: what a method takes on a machine whose links are all alike, in seconds, folding and launching left out.
+"""Closed forms: the seconds of a method on a machine of equal links, without folding and launching.
 
-``nbytes``: one replica's values (S). ``count``: devices (n). ``bytes_per_s``: one link, one direction (c). ``alpha_s``:
-one copy over one route.
+Arguments have one meaning here. There are ``nbytes`` (S) of one replica's values and ``count`` devices (n). One link
+carries ``bytes_per_s`` (c) in one direction. One copy over one route takes ``alpha_s``.
 """
 
 import math
@@ -10,7 +10,7 @@ import math
 def pipelined_tree_s(nbytes, *, depth, bytes_per_s, alpha_s, num_chunks):
     """Return T = (2D + k − 1)·(alpha + m/(k·r)): a pack of m bytes up a tree of depth D and down again in k chunks.
 
-    ``bytes_per_s``: the rate r at which the pack may use its links.
+    The rate r at which the pack may use its links is ``bytes_per_s``.
     """
     return (2 * depth + num_chunks - 1) * (alpha_s + nbytes / (num_chunks * bytes_per_s))
 
@@ -63,6 +63,6 @@ def two_level_s(nbytes, *, count, link_bytes_per_s, alpha_s):
 def in_switch_s(nbytes, *, count, port_bytes_per_s, alpha_s):
     """Return T of a reduction in the switch, as NVLink SHARP's: each port carries (n + 1)/n of the values each way.
 
-    Its bound, B/(1 + 1/n), is of another class than that of trees, whose devices do the folding.
+    Its bound, B/(1 + 1/n), is of another class than that of trees, in which devices fold.
     """
     return 2 * alpha_s + nbytes * (1 + 1 / count) / port_bytes_per_s

@@ -5,9 +5,9 @@ SAME = 1 + 1e-9  # shares that differ by less are equal: what differs is the ord
 
 
 def max_min_rates(lanes, resources, nbytes, capacities):
-    """Return how many chunks per second each of these lanes gets: all rise together, and stay where a resource is full.
+    """Return how many chunks per second each of these lanes gets: all rise together, until a resource is full.
 
-    ``resources[l]``: what lane l uses, ``nbytes[l]``: with how many bytes per chunk.
+    Lane l uses ``resources[l]``, with ``nbytes[l]`` bytes per chunk.
     """
     rates, level = {}, 0.0
     while len(rates) < len(lanes):
@@ -55,7 +55,7 @@ class Clock:
             self.start_all()
 
     def end_all(self, events):
-        """End chunks and latencies at their times, and return the lanes whose latencies are over."""
+        """End chunks and latencies at their times, and return the lanes with latencies that are over."""
         begun = []
         for lane, time in events:
             self.now = max(self.now, time)

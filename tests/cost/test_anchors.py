@@ -88,7 +88,7 @@ ANCHORS = {
 class TestAnchors:
     @pytest.mark.parametrize("name", ANCHORS)
     def test_are_missed_by_no_more_than_is_stated(self, name):
-        """To a percent; a model that gets better or worse has to say so here."""
+        """To a percent: the statement has to be changed with a model that gets better or worse."""
         measured, predict, error = ANCHORS[name]
         predicted = predict()
         print(f"{name}: measured {measured:.4g} GB/s, predicted {predicted:.1f} ({predicted / measured - 1:+.1%})")  # noqa: T201

@@ -88,7 +88,7 @@ class TestClock:
         ],
     )
     def test_predicts_what_the_reference_does(self, name, method, num_chunks):
-        """The end, to a billionth; single chunks, whose order rounding may decide, to a millionth of it."""
+        """The end, to a billionth; single chunks, which rounding may order otherwise, to a millionth of it."""
         mine, theirs = run_both(planned_lanes(name, method, num_chunks))
         assert mine.max() == pytest.approx(theirs.max(), rel=1e-9)
         assert mine == pytest.approx(theirs, rel=0, abs=1e-6 * theirs.max())

@@ -1,4 +1,4 @@
-"""What counts as equally good: the launch that all pay is left out of a hundredth."""
+"""When times count as equally good: within a hundredth, without the launch that all pay."""
 
 import pytest
 

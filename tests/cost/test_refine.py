@@ -1,4 +1,4 @@
-"""What copies between devices measured takes the place of what was assumed of the links that they crossed."""
+"""Copies that were measured between devices replace the assumptions about the links that they crossed."""
 
 import pytest
 

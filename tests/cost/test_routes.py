@@ -41,7 +41,7 @@ class TestFindRoutes:
 
     @pytest.mark.parametrize(("scale", "count"), [(0, 1), (1, 1), (600, 1), (800, 2), (1e6, 2)])
     def test_serves_all_sizes_of_a_plan(self, scale, count):
-        """What is found for 1 KB says of 600 and 800 times as much what 600 and 800 KB do."""
+        """Routes for 1 KB, asked for 600 and 800 times as much, answer as routes for 600 and 800 KB do."""
         assert num_routes(1e3, scale=scale) == count
 
     def test_has_nothing_to_share_on_one_route(self):

@@ -59,7 +59,7 @@ class TestEstimate:
             assert prices[0] == pytest.approx(prices[1], rel=1e-9)
 
     def test_chooses_the_number_of_chunks(self):
-        """That of chunk*; one where nothing is to be sent, and no more than 4,096 where latency costs nothing."""
+        """The number of chunk*; one if nothing is sent, and no more than 4,096 if latency costs nothing."""
         machine = known_topology("line:3")
         best = closed_forms.best_chunk_bytes(1e9, depth=2, **LINE)
         assert MovementTimes(chain_plan(3), machine).at(1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)

@@ -115,7 +115,7 @@ class TestClosedForms:
     @pytest.mark.parametrize("name", MACHINES)
     @pytest.mark.parametrize("nbytes", [2**20, 2**28])
     def test_of_any_plan_are_near(self, name, nbytes):
-        """What predicts large machines is within a third of the simulation on small ones."""
+        """The closed form for large machines is within a third of the simulation on small ones."""
         machine = known_topology(name)
         movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
         exact = simulate(movement, machine, nbytes).duration_s

@@ -74,7 +74,7 @@ def test_gives_the_bits_of_the_numpy_fold(fold, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.PRODUCT])
 def test_what_overflows_on_the_way_is_settled(op, dtype):
-    """Largest and smallest numbers in every order: finite contributions whose fold is finite give it."""
+    """Largest and smallest numbers in every order: finite contributions with a finite fold give that."""
     largest = float(ml_dtypes.finfo(dtype).max)
     tiny = float(ml_dtypes.finfo(dtype).smallest_subnormal)
     values = (largest, -largest, tiny, -0.0, 1.5, largest / 2)

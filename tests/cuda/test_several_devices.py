@@ -1,7 +1,8 @@
-"""Plans across devices on PyTorch's streams: here with streams that are not there, on host memory.
+"""Plans across devices on PyTorch's streams: here with pretended streams, on host memory.
 
-What a GPU would do at its own time is done at once, in the order in which it was asked for; that this order and these
-waits are enough is what ``tests/execution/test_schedule.py`` proves. Copies between real GPUs were not run here.
+Operations that a GPU would run in its own time are run at once, in the order in which they are issued.
+``tests/execution/test_schedule.py`` proves that this order and these waits are enough. Copies between real GPUs were
+not run here.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="replaces PyTo
 
 
 class FakeStream:
-    """A stream whose work is done at once; it notes what it waited for."""
+    """A stream that works at once, and notes the events for which it waited."""
 
     log: list[tuple[str, int, int]] = []  # noqa: RUF012 - emptied by the fixture
 
@@ -181,7 +182,7 @@ def test_out_is_written_last(streams):
 
 
 def test_an_error_in_the_middle_leaves_nothing_under_way(streams, monkeypatch):
-    """What was issued still uses memory that goes back to the callers: their streams wait; ``out`` is untouched."""
+    """Issued work still uses memory that returns to the callers, so their streams wait; ``out`` is untouched."""
     plan, columns = planned(ReductionToOneDevice(), ("gpu:0", "gpu:1"), [(1000,)])
     tensors = tuple(BACKEND.from_host(array.copy(), "cpu:0") for array in columns[0])
     operations = []

@@ -43,7 +43,7 @@ class TestCitation:
 
 
 class TestPackage:
-    """What stands in pyproject.toml."""
+    """The entries of pyproject.toml."""
 
     def test_promises_only_what_ran(self):
         promised = {name for name in PROJECT["classifiers"] if re.match(r"Operating System|.* :: Python :: 3\.", name)}

@@ -1,4 +1,4 @@
-"""What ranks of gloo channels run: PyTorch is imported once, by the process that they are forked from."""
+"""The programs of ranks with gloo channels: PyTorch is imported once, by the process from which they are forked."""
 
 import time
 from datetime import timedelta

@@ -53,7 +53,7 @@ def come_late(channel):
 
 
 def come_when_all_have_given_up(channel):
-    """Rank 0 comes to a call when the others have given it up; return whom each blames."""
+    """Rank 0 comes to a call when the others have given it up; return the ranks that each blames."""
     group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]], timeout_seconds=1)
     group.barrier()
     time.sleep(0 if channel.rank else _GIVEN_UP_S)
@@ -99,7 +99,7 @@ def call_late(rank, call):
 
 
 def connect_those_that_are_left(channel):
-    """Rank 2 does not come; return whom the others name, what ``without`` says, and a sum of those that are left."""
+    """Rank 2 does not come; return the ranks that others name, the sentence of ``without``, and a sum of the rest."""
     world = MPI.COMM_WORLD
     group = pretended_hosts.connected(world, channel.rank, [[0], [1], [2]], timeout_seconds=1)
     if channel.rank == 2:

@@ -27,7 +27,7 @@ if not (_MPIEXEC.exists() or shutil.which("mpiexec")):
 
 
 def run(function, size):
-    """Run a function of the suite on so many processes."""
+    """Run a function of the suite on this many processes."""
     plain, options = function, {}
     if isinstance(function, functools.partial):
         plain, options = function.func, function.keywords
@@ -35,7 +35,7 @@ def run(function, size):
 
 
 def launched(size, script, *arguments, environment=()):
-    """Run a script that stands here on so many processes, to its end."""
+    """Run a script on this many processes, to its end."""
     launcher = str(_MPIEXEC) if _MPIEXEC.exists() else "mpiexec"
     command = [launcher, "-n", str(size), sys.executable, str(Path(__file__).with_name(script)), *arguments]
     given = {**os.environ, **dict(environment)}
@@ -43,7 +43,7 @@ def launched(size, script, *arguments, environment=()):
 
 
 def run_named(name, options, size, environment=()):
-    """Run a function of the suite, or one of the ranks' own, on so many processes, which end well."""
+    """Run a function of the suite, or one of the ranks' own, on this many processes, which end well."""
     done = launched(size, "mpi_ranks.py", name, json.dumps(options), environment=environment)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("returned ")]
@@ -70,7 +70,7 @@ class TestFinalize:
 
 class TestConnect:
     def test_fails_for_a_rank_that_comes_late(self):
-        """What it sends is not written where the users' arrays are now, and it hears that time is over."""
+        """Its messages are not written where the users' arrays are now, and it hears that time is over."""
         first, second = run_named("come_late", {}, 2)
         assert (re.match(r"Rank 1 did not connect within 2.* s\. Start all ranks", first[0]) is not None, first[1]) == (
             True,
@@ -103,7 +103,7 @@ class TestGroup:
         assert run_named("return_before_another", {"folder": str(tmp_path)}, 2, network) == [9.0, 9.0]
 
     def test_is_followed_by_one_of_those_that_are_left(self):
-        """Without a store nobody decides who goes on: the sentence says what to do, and it works."""
+        """Without a store no group of ranks is chosen to go on: the sentence has a remedy, and it works."""
         sentence = (
             "Group.without needs an engine with a store, as gloo has one. Over MPI, connect again on a communicator of "
             "the ranks that are left: "

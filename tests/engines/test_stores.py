@@ -1,4 +1,4 @@
-"""What ranks do with a store, until each of them has the words of all."""
+"""The exchange of ranks through a store, until each of them has the words of all."""
 
 import threading
 import time

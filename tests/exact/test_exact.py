@@ -42,7 +42,7 @@ class TestResults:
     @pytest.mark.parametrize("asked", [None, *WIDTHS])
     @pytest.mark.parametrize("dtype", WIDTHS)
     def test_are_rounded_once(self, dtype, asked):
-        """Ties, ties with a speck, cancellation, subnormals, overflow on the way, infinities, NaN; of every length."""
+        """Ties, ties with a speck, cancellation, subnormals, overflow in between, infinities, NaN; of every length."""
         for seed, (kind, length) in enumerate(itertools.product(KINDS, (1, 2, 3, 40))):
             bits = drawn(seed, kind, dtype, length)
             numbers = [number(dtype, one) for one in bits.tolist()]

@@ -28,7 +28,7 @@ class PretendedArray:
 
 
 class PretendedFedAvg:
-    """What the strategy uses of Flower's own: settings that are attributes."""
+    """The part of Flower's own strategy that is used: settings that are attributes."""
 
     weighted_by_key = "num-examples"
 

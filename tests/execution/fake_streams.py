@@ -1,7 +1,7 @@
-"""Streams that are not there: they run late, in any order that a real runtime might choose, and look for races.
+"""Pretended streams: they run late, in any order that a real runtime might choose, and look for races.
 
-A missing wait shows twice: as a race, found from the order of events alone, and as a wrong number, because operations
-are held back and run in a random order that streams and events allow.
+A missing wait shows twice. It shows as a race, found from the order of events alone. It also shows as a wrong number,
+because operations are held back and run in a random order that streams and events allow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What actions do to arrays, beyond what the executors' own tests see of it."""
+"""The effect of actions on arrays, beyond the executors' own tests."""
 
 import numpy as np
 import pytest

@@ -53,7 +53,7 @@ CERTIFICATE = os.environ.get("TREEFOLD_CERTIFICATE", "flag")
 
 class TestKernel:
     def test_is_native_here(self):
-        """The tests run on an installation with its native core, on a processor whose flag works."""
+        """The tests run with the native core, on a processor with a flag that works."""
         assert native.kernel() == f"native-{CERTIFICATE}"
 
     def test_gives_the_same_bits_without_the_native_core(self, reports):

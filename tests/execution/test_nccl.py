@@ -1,6 +1,6 @@
-"""NCCL, as far as it can be seen without GPUs: what it is given, what is made of what it returns, what goes wrong.
+"""NCCL without GPUs: the calls that it gets, the use of its results, and its errors.
 
-``FakeNccl`` stands for ``torch.cuda.nccl``: it takes what that takes, and adds in an order of its own.
+The class ``FakeNccl`` stands for ``torch.cuda.nccl``: it takes the same arguments, and adds in an order of its own.
 """
 
 import types

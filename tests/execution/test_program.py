@@ -18,12 +18,12 @@ from treefold.topology.planning.registry import METHODS, MachineMethods
 
 
 def blocks(ranks, per_host):
-    """Return hosts of so many ranks, the last of fewer."""
+    """Return hosts of this many ranks each, with fewer on the last."""
     return tuple(tuple(range(ranks)[first : first + per_host]) for first in range(0, ranks, per_host))
 
 
 def round_robin(ranks, hosts):
-    """Return hosts whose ranks are every so manieth."""
+    """Return this many hosts, with the ranks dealt to them in turn."""
     return tuple(tuple(range(ranks)[host::hosts]) for host in range(min(hosts, ranks)))
 
 
@@ -38,7 +38,7 @@ def programs_of(movement, hosts):
 
 
 def on_ranks(movement):
-    """Return a movement of a machine whose device i is that of rank i."""
+    """Return a movement of a machine on which device i is that of rank i."""
     rank = {device: number for number, device in enumerate(movement.devices)}
     buffers = tuple(dataclasses.replace(b, device=f"{rank[b.device]}/cpu:0") for b in movement.buffers)
     return Movement(leaves=movement.leaves, buffers=buffers, steps=movement.steps)
@@ -172,7 +172,7 @@ class TestProgramOf:
 
 class TestCluster:
     def test_sees_a_part_that_is_missing(self):
-        """What ``TestProgramOf`` believes: whatever one rank does not do, the ranks do not all end with the sums."""
+        """``TestProgramOf`` relies on this: if one rank leaves anything out, the ranks do not all end with the sums."""
         hosts = ((0, 1), (2,))
         movement = direct(hosts).movement(work_of([1, 2, 1]))
         programs, cluster = programs_of(movement, hosts), Cluster(movement, hosts)

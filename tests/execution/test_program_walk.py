@@ -72,7 +72,7 @@ class TestWalk:
         assert all(count <= counts[0] for count in counts)
 
     def test_a_rail_that_stands_still_holds_up_no_other(self, rails):
-        """What is sent to this rank over other rails arrives to the last message."""
+        """Messages to this rank over other rails arrive to the last one."""
         arrived = []
 
         def deliver(mailbox, waiting):

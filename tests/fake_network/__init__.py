@@ -1,4 +1,4 @@
-"""A network whose ranks are threads, in virtual time: a seed draws every delay and every fault."""
+"""A network of threads as ranks, in virtual time: a seed draws every delay and every fault."""
 
 from fake_network.channel import FakeNetwork
 from fake_network.errors import ChannelUseError, HangError

@@ -21,7 +21,7 @@ _MOST_CALLS_BETWEEN_PAUSES = 32
 
 
 class FakeNetwork:
-    """Ranks that run one at a time, in an order that the seed draws, on a network whose every delay it draws, too.
+    """Ranks that run one at a time, in an order that the seed draws, on a network with delays that it draws, too.
 
     Time passes only while all ranks wait, and costs nothing. Messages take 10 µs to 10 ms, and a few up to a second:
     those of different tags and peers overtake each other.
@@ -44,9 +44,15 @@ class FakeNetwork:
     ) -> None:
         """Make a network for one run.
 
-        ``hosts``: that of each rank, by default its own. ``limits``: by default 64 tags. ``sends``: when they are
-        reported as done, by default drawn. ``is_prompt``: whether no message, word, wake-up or pause takes longer than
-        10 ms.
+        Args:
+            size: the number of ranks.
+            seed: decides everything that is drawn.
+            hosts: the host of each rank; by default each has its own.
+            faults: the faults that happen in the run.
+            limits: those of the channels; by default 64 tags.
+            sends: when sends are reported as done; drawn by default.
+            is_prompt: True if no message, word, wake-up or pause takes longer than 10 ms.
+
         """
         self.hosts = tuple(range(size) if hosts is None else hosts)
         self.limits = limits or Limits(tags=64, message_bytes=1 << 31)
@@ -84,7 +90,7 @@ class FakeNetwork:
     def run(self, function: Callable[[FakeChannel], Any]) -> list[Any]:
         """Call the function on every rank, and return what each call returned or raised, or the fault that ended it.
 
-        A rank whose function has returned has ended, as a process does.
+        A rank ends when its function has returned, as a process does.
 
         Raises:
             HangError: no rank can go on, and nothing is on its way.

@@ -1,4 +1,4 @@
-"""What a fake network raises: the code under test is wrong."""
+"""Errors of a fake network: the code under test is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the ranks and hosts of a fake network."""
+"""Faults of the ranks and hosts of a fake network."""
 
 from __future__ import annotations
 

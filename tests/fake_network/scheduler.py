@@ -60,7 +60,7 @@ class Scheduler:
         self._over = _thread.allocate_lock()
 
     def at(self, when: float, action: Callable[..., None], *arguments: object) -> None:
-        """Let something happen at a time; never, if that is infinity. What is due at once happens in this order."""
+        """Schedule an event at a time; never, if that is infinity. Events of one time happen in this order."""
         if when < math.inf:
             heapq.heappush(self._events, (max(when, self.now), next(self._order), action, arguments))
 

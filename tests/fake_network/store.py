@@ -41,7 +41,7 @@ class Store:
         self._later(end, read)
 
     def decide(self, end: End, survivors: tuple[int, ...]) -> None:
-        """Write down who goes on, unless that is decided, and answer when it is, and when all of them have come."""
+        """Record the ranks that go on, unless they are decided; answer when they are, and all of them have come."""
         self._later(end, lambda: self._compare_and_set(end, survivors))
 
     def _compare_and_set(self, end: End, survivors: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ SEEDS = range(40)
 
 
 def exchange_rows(channel, tag, deadline):
-    """Exchange a row with every other rank; return whose failed, when, and what was received."""
+    """Exchange a row with every other rank; return the ranks that failed, the times, and the rows received."""
     buffers = {peer: row(0, 64) for peer in others(channel)}
     taken = [channel.receive(peer, tag, buffer) for peer, buffer in buffers.items()]
     for peer in buffers:
@@ -21,7 +21,7 @@ def exchange_rows(channel, tag, deadline):
 
 
 def say_each_other(channel):
-    """Exchange rows, meet, so that no rank leaves before the others have theirs, and stop; return whose words came."""
+    """Exchange rows, meet, so that no rank leaves before others have theirs, and stop; return ranks with words."""
     deadline = channel.now() + 60.0
     failed, received = exchange_rows(channel, 0, deadline)
     exchange_rows(channel, 1, deadline + 1.0)

@@ -1,4 +1,4 @@
-"""What lies between the ranks of a fake network: messages under way, and a store that survives the ranks."""
+"""The space between the ranks of a fake network: messages in transit, and a store that survives the ranks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Decision:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """What the channels of the same ranks share, and the part of the store that is theirs."""
+    """The state that the channels of the same ranks share, and their part of the store."""
 
     ends: list[End] = field(default_factory=list)
     streams: dict[tuple[int, int, int], Stream] = field(default_factory=dict)

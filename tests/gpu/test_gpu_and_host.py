@@ -45,7 +45,7 @@ def on_host(tensor):
 
 
 def replicas(places, shape, dtype="float32", **how):
-    """Return a value whose replicas name themselves."""
+    """Return a value with replicas that name themselves."""
     tensors = [placed(owned(replica, shape, dtype), place, **how) for replica, place in enumerate(places)]
     return PerReplica(tensors, places)
 
@@ -102,7 +102,7 @@ def test_results_go_where_they_are_asked_for():
 
 @pytest.mark.parametrize("ops", OPS, ids=repr)
 def test_the_callers_side_stream_is_honoured(ops):
-    """What it was given before is waited for, what it is given after comes after; twenty times in a row."""
+    """Earlier work of the stream is waited for, and later work comes after the call; twenty times in a row."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         on_gpu = torch.zeros(5_000_001, device="cuda")

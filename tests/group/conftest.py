@@ -29,7 +29,7 @@ def ranks():
 
 @pytest.fixture(scope="session")
 def refusing(tmp_path_factory):
-    """Ranks whose system can be told to refuse."""
+    """Ranks with a system that can be made to refuse."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here to make a system that refuses")

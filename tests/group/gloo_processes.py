@@ -1,4 +1,4 @@
-"""Fixtures for tests whose ranks are processes that are joined by gloo, on this machine's loopback."""
+"""Fixtures for tests with processes as ranks, joined by gloo on this machine's loopback."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from treefold import _native
 
 @pytest.fixture(scope="session")
 def gloo(programs):
-    """What starts the ranks. Threads of the native core are the process's, and none are to be left."""
+    """A launcher of ranks. Threads of the native core are the process's, and none must be left."""
     if not _native.HAS_SHARED_MEMORY:
         pytest.skip("this system has no shared memory of the kind that groups need")
     loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}

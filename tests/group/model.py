@@ -1,8 +1,8 @@
 """The protocol of a group, as a machine that can be stepped through every interleaving, with a crash at every step.
 
-Transitions, prologue and programs come from the native core, so that there is one table. What a stage does to memory is
-told here in steps: writing and reading take two, and what is read must be the same in both. A violation is raised with
-the steps that lead to it. Mutants change one thing each, to prove that the model would see it.
+Transitions, prologue and programs come from the native core, so that there is one table. The memory accesses of a stage
+are modelled in steps: writing and reading take two each, and both steps of a read must see the same. A violation is
+raised with the steps that lead to it. Mutants change one thing each, to prove that the model would see it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _BROKE = "a fault of this test"
 
 
 class Rank:
-    """What the body of a rank is given."""
+    """The argument of a rank's body."""
 
     def __init__(self, rank: int, size: int, ticket: str, shared: mmap.mmap) -> None:
         self.rank, self.size, self.ticket = rank, size, ticket
@@ -114,7 +114,7 @@ class _Started:
 
 
 class _Running:
-    """A world whose ranks run."""
+    """A world with running ranks."""
 
     def __init__(self, what: tuple[str, str, int, dict[str, Any]], how: tuple[float, float | None, tuple[str, ...]]):
         file, name, size, arguments = what

@@ -1,8 +1,8 @@
-"""Ranks as real processes: forked by a process of their own, limited in time, and looked at after they end.
+"""Ranks as real processes: forked by a process of their own, limited in time, and examined after they end.
 
-The parent of the ranks (``rank_parent.py``) has NumPy and treefold imported and no thread, so that a rank takes
-milliseconds to start, and that whatever the test process has loaded stays out of it. Bodies of ranks are functions of a
-test module, found by its file and their name; they take a ``Rank`` and plain keyword arguments, and what they return is
+The parent of the ranks (``rank_parent.py``) has NumPy and treefold imported and no thread. A rank therefore takes
+milliseconds to start, and nothing that the test process has loaded is in it. Bodies of ranks are functions of a test
+module, found by its file and their name. They take a ``Rank`` and plain keyword arguments, and their results are
 pickled.
 """
 
@@ -43,10 +43,14 @@ class World:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: ``value`` or ``error`` (class and sentence), or the ``signal`` or ``code`` of its process.
+    """The end of a rank: ``value`` or ``error`` (class and sentence), or the ``signal`` or ``code`` of its process.
 
-    ``seconds_after``: when its call was over, after the moment of the fault, if there was one. ``left``: what it has
-    left behind. ``has_hung``: it was killed at the end of the time; ``stack`` says where it was.
+    Attributes:
+        seconds_after: Seconds from the fault, if there was one, to the end of its call.
+        left: Anything that it has left behind.
+        has_hung: True if it was killed at the end of the time.
+        stack: The stack of a rank that has hung.
+
     """
 
     rank: int

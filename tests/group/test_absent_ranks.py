@@ -11,7 +11,7 @@ from treefold.group.bootstrap.rendezvous import Client, Listener
 
 
 def heard(me, seconds):
-    """Connect; return what is raised, its sentence and whom it blames."""
+    """Connect; return the error, its sentence and the ranks that it blames."""
     try:
         me.group = connect(me.ticket, connect_timeout_seconds=seconds)
     except (GroupError, KeyboardInterrupt, MemoryError) as error:

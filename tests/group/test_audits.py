@@ -1,4 +1,4 @@
-"""What groups never do, whatever is called: open ports, pickle, depend on the vector level or on hash seeds."""
+"""Things that groups never do: open ports, pickle, depend on the vector level or on hash seeds."""
 
 import multiprocessing
 import os

@@ -18,10 +18,10 @@ CALLS = 1_500 if IS_FULL else 60
 
 
 def make_calls(me, *, first):
-    """Make the calls that some seeds draw; return what all ranks should have alike of each.
+    """Make the calls that some seeds draw; return the results that must be equal on all ranks.
 
-    Their lengths are around those at which a call is made another way, or its parts begin: small values, pages, and the
-    memory in which ranks hand each other a part of what is larger.
+    Their lengths are around those at which a call changes its method, or is divided: small values, pages, and the
+    memory through which ranks pass parts of larger values.
     """
     treefold.set_num_threads(1)
     ops = bit_cases.ops_of(me.group)

@@ -186,7 +186,7 @@ class TestUnderALauncher:
         assert said == [repr(expected(rank)) for rank in range(3)]
 
     def test_pytorchs_process_groups_follow_each_other(self, tmp_path):
-        """Those of treefold's backend, which leave their tickets in one store under one key."""
+        """Process groups of treefold's backend, which leave their tickets in one store under one key."""
         skip_without("torch")
         assert written(_BACKEND, tmp_path, [*TORCHRUN, "3"]) == ["[7.0, 70.0, 700.0]"] * 3
 
@@ -201,7 +201,7 @@ class TestWithTickets:
         assert [one.value for one in ended] == [{15.0}] * 4, ended
 
     def test_a_dead_rank_that_nobody_replaces_is_named_at_the_deadline(self, ranks):
-        """What it leaves behind keeps the others no longer."""
+        """Its remains keep the others no longer."""
         ended = ranks.run(World(connect_without_a_dead_rank, 3, timeout_seconds=None))
         assert [one.value for one in ended[1:]] == [("PeerLostError", (0,), True)] * 2, ended
 
@@ -211,7 +211,7 @@ class TestWithTickets:
 
     @pytest.mark.parametrize("left", ["s", "s~"])
     def test_a_new_process_takes_the_place_of_a_rank_that_was_killed_while_it_waited(self, ranks, left):
-        """Whether it had opened its door or not. The other rank comes first, and waits."""
+        """Both with its door open and before. The other rank comes first, and waits."""
         ended = ranks.run(
             World(replace_a_rank_that_was_killed_while_it_waited, 2, {"left": left}, timeout_seconds=None)
         )

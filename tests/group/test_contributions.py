@@ -1,4 +1,4 @@
-"""What ranks compare of their calls: structures as text."""
+"""The text of a call's structure, which ranks compare."""
 
 import optree
 import pytest

@@ -1,4 +1,4 @@
-"""Containers with little memory, as files that look like theirs: who asks for too much is told and not killed."""
+"""Containers with little memory, pretended by files: a call that needs too much gets an error and is not killed."""
 
 import os
 
@@ -24,7 +24,7 @@ _VERSIONS = {
 
 
 def pretend(root, version, *, limit, used, cached=0):
-    """Write the files of a group of so many bytes."""
+    """Write the files of a control group with this many bytes."""
     line, folder, (limit_name, used_name), names = _VERSIONS[version]
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(line)

@@ -1,6 +1,6 @@
-"""One rank of a group fails, at every point of every kind of call: all others tell one story, of whole outputs.
+"""One rank of a group fails, at every point of every kind of call: all others report the same, with whole outputs.
 
-``TREEFOLD_CASES=full`` tries every point with 17 times as many sizes, ranks and chunks.
+With ``TREEFOLD_CASES=full``, every point is tried with 17 times as many sizes, ranks and chunks.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _LOST = {
 
 
 def elements(path, size):
-    """Return how many float32 a rank brings; the chunks of a staged call fill the staging memory of so many ranks."""
+    """Return how many float32 a rank has, so that a staged call's chunks fill the staging memory of these ranks."""
     chunk_bytes = min(1 << 20, (4 << 20) // (2 * size))
     return _CHUNKS * chunk_bytes // 4 - 100 if path == "staged" else _ELEMENTS.get(path, 1)
 

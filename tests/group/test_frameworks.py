@@ -46,7 +46,7 @@ def framework_ranks(programs):
 
 
 def run(processes, body, size, **arguments):
-    """Run a body on so many ranks; return what each has returned."""
+    """Run a body on this many ranks; return their results."""
     ended = processes.run(World(body, size, arguments, seconds=45, may_leave=_MAY_LEAVE))
     assert all(one.error is None for one in ended), ended
     return [one.value for one in ended]
@@ -66,7 +66,7 @@ def is_same(kind, array, expected):
 
 
 def call_everything(me, *, kind):
-    """Make every call of a group with small and large values of several dtypes; return those whose result is wrong."""
+    """Make every call of a group with small and large values of several dtypes; return the calls with wrong results."""
     return [
         (name, dtype, length)
         for dtype in _DTYPES
@@ -76,7 +76,7 @@ def call_everything(me, *, kind):
 
 
 def wrong_calls(me, *, kind, length, dtype):
-    """Make every call of a group; return the names of those whose result is wrong."""
+    """Make every call of a group; return the names of the calls with wrong results."""
     group, size, make = me.group, me.size, _MAKE[kind]
     mine = make(owned(me.rank, (length,), dtype))
     total = owned_sum(size, (length,), dtype)
@@ -392,7 +392,7 @@ def trace_a_mismatch(me):
 
 
 def trace_with_unknown_shapes(me):
-    """Reduce tensors whose shapes are not known while tracing, and look at what is known of the results."""
+    """Reduce tensors of shapes that are unknown while tracing, and check what is known of the results."""
     shapes = []
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int32)])

@@ -45,7 +45,7 @@ def table(me):
 
 
 class Interrupting:
-    """A value in the middle of whose reading Ctrl-C is pressed: when it is asked whether it is an array."""
+    """A value that presses Ctrl-C while it is read: when it is asked whether it is an array."""
 
     @property
     def __class__(self):
@@ -149,7 +149,7 @@ class TestInterrupts:
         assert again == (name, sentence)
 
     def test_a_rank_whose_signal_handler_raises_between_two_parts_leaves(self, ranks):
-        """What comes next there, the others would take for the second part."""
+        """Its next message would pass for the second part."""
         ended = ranks.run(World(fail_between_parts, 3))
         assert ended[1].value[0][0] == "TimeoutError", ended
         assert ended[1].value[1][1].startswith("This group is closed."), ended

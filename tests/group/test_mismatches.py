@@ -179,7 +179,7 @@ class TestRefusedCalls:
     @pytest.mark.parametrize("usual", ["sum", "barrier"])
     @pytest.mark.parametrize("call", REFUSED)
     def test_all_others_hear_why_at_once_and_the_group_goes_on(self, ranks, call, usual):
-        """Whatever a rank raises before it calls, the others, who wait for it, are told."""
+        """Any error that a rank raises before its call reaches the others, which wait for it."""
         ended = ranks.run(World(refuse_on_one, 3, {"call": call, "odd": 1, "usual": usual}, seconds=30))
         assert all(one.error is None for one in ended), ended
         own = ended[1].value

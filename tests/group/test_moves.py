@@ -13,7 +13,7 @@ def of(rank, *shape, dtype="float32"):
 
 
 def rows(rank, other, count):
-    """Return ``count`` rows of two that name who sends them, to whom, and which they are."""
+    """Return ``count`` rows of two that hold their sender, receiver and number."""
     return [[100 * rank + 10 * other + row, -1] for row in range(count)]
 
 
@@ -81,7 +81,7 @@ def scatter(group, root, axis, lengths, length):
 
 
 def scatter_wrongly(group, what):
-    """What one rank expects does not fit."""
+    """Call with an expectation on one rank that does not fit."""
     value = np.zeros((6, 2), np.float32) if group.rank == 0 else np.zeros((2, 2), np.float32)
     if group.rank == 1:
         value = {"dtype": value.astype(np.int32), "row": value[:, :1], "length": np.zeros((7, 2), np.float32)}[what]
@@ -127,7 +127,7 @@ def on_one_host(me, *, body, arguments):
 
 @pytest.fixture(params=["one host", "hosts"])
 def calls(request, ranks):
-    """What runs a body on three ranks, of one host or on a host each, and returns what each has returned."""
+    """Runs a body on three ranks, of one host or on a host each, and returns their results."""
 
     def run(body, *arguments, size=3):
         if request.param == "hosts":

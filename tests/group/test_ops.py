@@ -1,4 +1,4 @@
-"""Ops classes with a group: whose destinations are meant, batches, and what is refused, on all ranks alike."""
+"""Ops classes with a group: the destinations of each rank, batches, and errors, which are equal on all ranks."""
 
 import numpy as np
 import pytest

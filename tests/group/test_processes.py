@@ -1,4 +1,4 @@
-"""What programs do around their calls: start others, use threads, exit."""
+"""Programs that do other things around their calls: start processes, use threads, exit."""
 
 import contextlib
 import gc
@@ -42,7 +42,7 @@ def _pipe_of(group):
 
 
 def end_before_its_child(me):
-    """End rank 1, whose child lives on; the child says whether the others were told meanwhile."""
+    """End rank 1 while its child lives on; the child reports whether the others heard of it meanwhile."""
     me.group.all_reduce(mine(me))
     if me.rank == 1:
         if os.fork() == 0:
@@ -63,7 +63,7 @@ class TestPrograms:
             assert one.value == []
 
     def test_a_rank_that_ends_before_its_child_is_named_at_once(self, ranks):
-        """What the child has inherited does not look like the rank."""
+        """The child has inherited nothing that looks like the rank."""
         ended = ranks.run(World(end_before_its_child, 3))
         assert ended[0].value == ended[2].value, ended
         assert ended[0].value[1].startswith("Rank 1 has exited")

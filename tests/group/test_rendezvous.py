@@ -1,4 +1,4 @@
-"""Who is let into a group: the ranks that its ticket was made for. All others are turned away, and it still forms."""
+"""The ranks that may join a group: those of its ticket. Others are turned away, and the group still forms."""
 
 import json
 import os

@@ -106,7 +106,7 @@ _NAMES = [name for name in vars(Calls) if not name.startswith("_")]
 
 
 def follow(me, *, seed, fault, victim):
-    """Make the calls of a seed; return how each has ended. What was kept stays as it was."""
+    """Make the calls of a seed; return the outcome of each. Kept results do not change."""
     draw = random.Random(seed)
     groups = [me.group, _another(me)] if draw.random() < 0.5 else [me.group]
     for group in groups:

@@ -1,4 +1,4 @@
-"""What a ticket and the folder that it names must be like."""
+"""The conditions on a ticket and on the folder that it names."""
 
 import numpy as np
 import pytest

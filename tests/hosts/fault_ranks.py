@@ -129,7 +129,7 @@ def stop_beside_a_late_rank(me, *, port, timeout_seconds, late_s, at):
 
 
 def lose_a_rank_before_handing_over(me, *, port):
-    """Let rank 3 end in a call, before rank 0 hands values to rank 1, of its host; return whom the others miss."""
+    """Let rank 3 end in a call, before rank 0 passes values to rank 1, of its host; return the ranks missed."""
     me.group = joined(me, port, 60.0, host=me.rank // 2)
     values = np.full(200_000, 2.0**me.rank)
     assert (me.group.all_reduce(values) == 2**me.size - 1).all()

@@ -20,7 +20,7 @@ _RANK = int(os.environ["RANK"])
 
 
 class Caller:
-    """What a user's script would do, one method for each line; each returns what it saw."""
+    """The lines of a user's script, one method for each; each returns what it saw."""
 
     group: treefold.Group
 

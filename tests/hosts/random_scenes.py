@@ -1,6 +1,7 @@
-"""Scenes on the fake network: groups whose ranks call, fail, interrupt and leave as a seed draws, and what must hold.
+"""Scenes on the fake network: groups with ranks that call, fail, interrupt and leave at random.
 
-Rank ``r`` brings ``2**r``, so that every number tells whose it is.
+A seed draws the scene, and the promises of groups must hold in it. Rank ``r`` contributes ``2**r``, so that every
+number names its rank.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Call:
 
 
 class Scene:
-    """What a seed draws."""
+    """A scene that a seed draws."""
 
     def __init__(self, seed: int) -> None:
         """Draw."""
@@ -86,7 +87,7 @@ class Scene:
 
     @property
     def culprits(self) -> set[int]:
-        """Who may be named."""
+        """The ranks that may be named."""
         ranks = {fault.host if isinstance(fault, Cut) else fault.rank for fault in self.faults}
         return ranks if self.faults or self.trouble == "none" else {self.who}
 
@@ -97,7 +98,7 @@ class Scene:
 
 @dataclass
 class Told:
-    """What became of a rank: its error, if any, in which call, and how late that was; how many calls succeeded."""
+    """The outcome of a rank: its error, if any, the call, how late it was, and how many calls succeeded."""
 
     done: int = 0
     error: BaseException | None = None
@@ -294,7 +295,7 @@ def _check_error(scene: Scene, rank: int, told: Told, *, is_prompt: bool) -> Non
 
 
 def _check_onward(scene: Scene, outcomes: list[Any]) -> None:
-    """Survivors that all raise the same go on together; who has had its results, and left, is missed and named."""
+    """Survivors that raise the same error go on together; a rank that left with its results is missed and named."""
     survivors = [told for told in outcomes if isinstance(told, Told)]
     if all(told.error is not None and told.error.ranks == (scene.who,) for told in survivors):
         sizes = {told.onward for told in survivors}

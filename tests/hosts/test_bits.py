@@ -69,7 +69,7 @@ class TestManyElements:
 
 class TestLittleRoom:
     def test_is_used_several_times(self):
-        """What three ranks of a host hand each other is more than their memory for results holds."""
+        """Three ranks of a host pass each other more than their memory for results holds."""
         answers = run(hosts.in_little_room, 4, ((0, 1, 2), (3,)), 300_000, backend="gloo", environment=ON_LOOPBACK)
         assert answers == [[15.0]] * 4
 
@@ -191,7 +191,7 @@ class TestPerPlan:
 
 
 class TestBytes:
-    """What travels between hosts, beside rounds of frames."""
+    """The bytes between hosts, beside rounds of frames."""
 
     @staticmethod
     def sent(size, call):
@@ -208,7 +208,7 @@ class TestBytes:
         assert set(sent.values()) == {2 * length * 4 // 3}
 
     def test_a_reduction_to_a_root_sends_results_to_it_alone(self):
-        """Slices go to their owners, whose results go to the root."""
+        """Slices go to their owners, and the owners' results go to the root."""
         length = 3 * 4096
         sent = self.sent(3, lambda group: group.reduce(owned(group.rank, (length,)), root=1) is None)
         part = length * 4 // 3

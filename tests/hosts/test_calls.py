@@ -72,7 +72,7 @@ class TestWithout:
 
 
 class TestFrames:
-    """What ranks tell each other in rounds."""
+    """The words of ranks in rounds."""
 
     def test_may_overtake_each_other(self):
         """MPI promises in which order messages are matched, not in which they have arrived."""
@@ -119,7 +119,7 @@ class TestTimeout:
         assert all(seconds < 5.2 for _, seconds in told), told
 
     def test_that_is_near_is_no_error_where_warnings_are(self, capsys):
-        """The others are in the call: who waits for them is told, and waits on."""
+        """The others are in the call: a rank that waits for them hears it, and waits on."""
 
         def call(group):
             with warnings.catch_warnings():

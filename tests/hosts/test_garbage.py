@@ -1,4 +1,4 @@
-"""What does not belong to a call arrives on a group's channel: an error in words, on all ranks, and nothing torn."""
+"""A message that belongs to no call arrives on a group's channel: an error in words, on all ranks, and nothing torn."""
 
 import random
 import threading
@@ -27,7 +27,7 @@ def garble(frame, kind):
 class TestGarbage:
     @pytest.mark.parametrize("kind", ["nothing", "noise", "another magic", "another round"])
     def test_in_place_of_a_frame(self, monkeypatch, kind):
-        """Who gets it says so; who has sent it is told, like the others, by whom the group is left."""
+        """The receiver reports it. The sender, like the others, hears which rank has left the group."""
         odd = []
 
         def maybe_garbled(frame, sequence):

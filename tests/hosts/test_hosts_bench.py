@@ -54,7 +54,7 @@ class TestPage:
 
 class TestWorker:
     def test_counts_what_is_wrong(self, monkeypatch):
-        """Who returns what rank 0 of 2 has brought lacks all of rank 1; the first element is 0 on both."""
+        """Rank 0's contribution, as the result of 2 ranks, lacks all of rank 1's; the first element is 0 on both."""
         baseline = Baseline("variables", lambda _: lambda array: array)
         monkeypatch.setitem(worker.BASELINES, "forgetful", baseline)
         prepared = worker.Worker(Rank(0, (0, 1), ())).prepare(
@@ -83,7 +83,7 @@ class TestWorker:
 
 class TestMeasure:
     def test_a_pair_of_hosts(self, build):
-        """Every baseline reduces right, in every round; who lacks NICs or a package is left out."""
+        """Every baseline is right in every round; baselines that lack NICs or a package are left out."""
         build(star(100))  # or the test is skipped
         [result] = measure(PAIR, ["raw sockets", "gloo", "gloo, part per NIC"], 2, lambda _: None)
         assert {name: len(seconds) for name, seconds in result.seconds.items()} == {"raw sockets": 2, "gloo": 2}

@@ -1,4 +1,4 @@
-"""What users see when networks and ranks fail: ranks on the hosts of a lab, over gloo, as a script would use them."""
+"""Errors that users see when networks and ranks fail: ranks on the hosts of a lab, over gloo, as in a script."""
 
 import time
 
@@ -78,7 +78,7 @@ class TestHalves:
     """A network falls into two halves, and both go on without the other: one of them does."""
 
     def test_both_of_which_reach_the_store(self, build):
-        """The store decides; the other half hears who goes on, and comes back when the network is whole."""
+        """The store decides. The other half hears which ranks go on, and comes back when the network is whole."""
         # The store is reached by eth0; gloo uses eth1, whose two switches are joined by a trunk.
         cables = [Cable(host, 0, 0, 200) for host in range(4)] + [
             Cable(host, 1, 1 + host // 2, 200) for host in range(4)
@@ -99,7 +99,7 @@ class TestHalves:
             begin(ranks)
 
     def test_one_of_which_reaches_the_store(self, build):
-        """The half behind the trunk cannot tell who goes on, and says so; it comes back when the network is whole."""
+        """The half behind the trunk cannot know which ranks go on, and raises; it returns to the whole network."""
         lab = build(racks(200, (200, 200), (200, 200)))
         with Ranks(lab, 4) as ranks:
             _, told = self._go_on_in_halves(lab, ranks)
@@ -163,7 +163,7 @@ class TestRank:
         begin(ranks)
 
     def test_that_holds_the_store_and_is_killed(self, build):
-        """The others are told at once; they cannot ask each other who is lost, nor go on, and say so."""
+        """The others hear it at once. Without the store they cannot agree on the lost ranks, nor go on, and raise."""
         with Ranks(build(star(200, 200, 200)), 3, store_outside=False) as ranks:
             begin(ranks)
             begin(ranks)  # the store that rank 0 has made serves again
@@ -183,7 +183,7 @@ class TestRank:
             assert all("PyTorch's store has failed this rank" in one["says"] for one in told.values()), told
 
     def test_that_is_killed_while_another_holds_the_store(self, build):
-        """Who holds it is none of the ranks, as under torchrun: the others go on."""
+        """No rank holds the store, as under torchrun: the others go on."""
         with Ranks(build(star(200, 200, 200)), 3) as ranks:
             begin(ranks)
             check(self._kill_first(ranks), "PeerLostError", [0])

@@ -1,4 +1,4 @@
-"""What users do beside a group over gloo, and what they get wrong when they start it."""
+"""Actions of users beside a group over gloo, and mistakes in starting it."""
 
 import os
 import subprocess

@@ -15,7 +15,7 @@ def _set_variables(me, port, **more):
 
 
 def connect_in_a_run(me, *, port):
-    """Connect as ranks of an elastic job do, whose processes then end without a word; return the sum of all."""
+    """Connect as ranks of an elastic job do, which end without a word afterwards; return the sum of all."""
     _set_variables(me, port, TORCHELASTIC_RUN_ID="a run")
     connecting.host_key = lambda: f"host {me.rank}"
     group = treefold.connect(connect_timeout_seconds=20)

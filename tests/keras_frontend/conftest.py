@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def keras_ranks(request):
-    """Return what runs a body on ranks whose parent has imported Keras with a backend, and gives how they ended."""
+    """Return a function that runs a body on ranks, forked from a process with Keras, and returns their ends."""
     folder = str(Path(__file__).parent)  # modules of bodies import each other
     environment = {**_QUIET, "KERAS_BACKEND": request.param, "PYTHONPATH": folder}
     processes = RankProcesses(environment)

@@ -1,4 +1,4 @@
-"""What ranks of these tests do, on whatever backend Keras has in their process."""
+"""The bodies of ranks in these tests, on whatever backend Keras has in their process."""
 
 import contextlib
 import hashlib
@@ -177,7 +177,7 @@ def trained_exactly(me):
 def trained_by_two(me, *, compiled, distributed):
     """Train a model of two optimizers; return a digest of the bits of its weights and their states.
 
-    ``compiled``: ``compile`` gets the first one. ``distributed``: how many of them are given to ``distribute``.
+    With ``compiled``, ``compile`` gets the first one. The number given to ``distribute`` is ``distributed``.
     """
     optimizers = [keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.25, 0.5)]
     for one in optimizers[:distributed]:
@@ -221,7 +221,7 @@ def trained_on_weighted_steps(me):
 
 
 def trained_embedding(me):
-    """Train an embedding, whose gradients TensorFlow has as rows; return its weights and the digest of its bits."""
+    """Train an embedding, with gradients that are rows in TensorFlow; return its weights and the digest of its bits."""
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((_FEATURES,)), keras.layers.Embedding(16, 2), keras.layers.Flatten()])
     model.add(keras.layers.Dense(1))
@@ -320,7 +320,7 @@ def saved(me, *, path):
 
 
 def trained_on_one_core(me):
-    """Train a model whose gradients JAX would copy on the thread that runs the step; return how many steps it made."""
+    """Train a model with gradients that JAX would copy on the thread of the step; return its number of steps."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     model = keras.Sequential([keras.Input((784,)), *(keras.layers.Dense(1024, "relu") for _ in range(2))])
     model.add(keras.layers.Dense(10))

@@ -54,7 +54,7 @@ class TestDistribute:
         check_one_process(values, trained, (2,), optimizer="AdamW", clipnorm=0.05, **options)
 
     def test_gives_the_bits_of_one_process(self, values):
-        """A layer of factors whose gradients no order of sums rounds, on 1, 2 and 3 ranks."""
+        """A layer with gradients that no order of sums rounds, on 1, 2 and 3 ranks."""
         assert len({digest for size in (1, 2, 3) for digest in values(trained_exactly, size)}) == 1
 
     @pytest.mark.also_on("tensorflow", "jax")

@@ -1,4 +1,4 @@
-"""What ranks do in tests of callbacks, steps and errors."""
+"""The bodies of ranks in tests of callbacks, steps and errors."""
 
 import os
 import signal
@@ -115,7 +115,7 @@ def normalized(me):
 
 
 def decided(me, *, path):
-    """Rank 0 alone stops early, lowers the rate and writes; return epochs, rates, and who has written."""
+    """Rank 0 alone stops early, lowers the rate and writes; return epochs, rates, and the ranks that wrote."""
     noted = Noted()
     own = [
         keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=3, restore_best_weights=True),
@@ -179,7 +179,7 @@ def refused(me, *, kind):
 def stopped(me, *, kind):
     """Stop one rank in the third step of the second epoch; return epochs, steps, and weights.
 
-    ``kind``: rank 1 by a loss that is not a number, or rank 0 by a callback that it alone has.
+    The ``kind`` is a loss on rank 1 that is not a number, or a callback that only rank 0 has.
     """
     model, (x, y) = dense_model(), data()
     own, on_rank_0 = [keras.callbacks.TerminateOnNaN()], []

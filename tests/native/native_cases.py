@@ -1,6 +1,6 @@
-"""Cases for the native core: arrays that begin anywhere, and what the NumPy fold, the reference, makes of them.
+"""Cases for the native core: arrays that begin anywhere, with the results of the NumPy fold, the reference.
 
-``TREEFOLD_CASES``: how many cases each kind of fold gets, a whole number; ``full`` is what a release runs.
+The variable ``TREEFOLD_CASES`` is the number of cases of each kind of fold; a release runs ``full``.
 """
 
 import os
@@ -50,7 +50,7 @@ def placed(values, offset):
 
 
 def contributions(rng, dtype, count, length):
-    """Return arrays of every kind of value; of finite ones only; or of such that overflow on the way."""
+    """Return arrays of every kind of value, of finite values only, or of values that overflow in between."""
     if length > PERIOD:
         return [np.resize(array, length) for array in contributions(rng, dtype, count, PERIOD)]
     kind = rng.integers(3)

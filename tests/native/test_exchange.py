@@ -81,7 +81,7 @@ class TestReadTensors:
 
 
 class TestMethods:
-    """What DLPack does not say is asked of the methods of the tensors' type."""
+    """Facts that DLPack does not carry are read by methods of the tensors' type."""
 
     METHODS = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset
 

@@ -22,7 +22,7 @@ LONG, PART = 10_000_000, 250_000
 
 
 def fold_of(op, count):
-    """Return the fold, the weights and the divisor of so many contributions."""
+    """Return the fold, the weights and the divisor of this many contributions."""
     if op == "weighted MEAN":
         weights = tuple(
             [0, 1, 3, 7, 600, (1 << 53) - 1, (1 << 40) + 1, 1023][index % 8] for index in range(1, count + 1)
@@ -113,7 +113,7 @@ def are_halfway(doubles, dtype):
 
 
 class TestMoreThanAMillionContributions:
-    """So many that sums of 32-bit integers do not fit float64, and that Python would take minutes."""
+    """Sums of that many 32-bit integers do not fit float64, and would take Python minutes."""
 
     def test_of_integers_have_the_exact_mean(self):
         most, count, length = (1 << 32) - 1, (1 << 21) + 3, 16

@@ -235,7 +235,7 @@ class TestRowFold:
 
 class TestTheEnd:
     def test_of_a_program_is_quiet(self):
-        """What calls are remembered by lives as long as the interpreter, which is nothing to warn of."""
+        """The memory of earlier calls lives as long as the interpreter, and causes no warning."""
         program = (
             "import numpy, treefold\nfor _ in range(3):\n    treefold.all_reduce([numpy.ones(3)] * 2)\nkept = treefold"
         )

@@ -94,7 +94,7 @@ def test_numbers_that_fit_no_bin_among_others(dtype, factors):
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize("start", [0, 1, 3])
 def test_sizes_that_grow_and_shrink(dtype, start):
-    """The bins move with the sizes, chunk by chunk, and nothing is lost on the way."""
+    """The bins move with the sizes, chunk by chunk, and nothing is lost."""
     rng, (width, precision) = np.random.default_rng(start), WIDTHS[dtype]
     fields = np.repeat(rng.integers(0, (1 << (width - precision)) - 1, 40), rng.integers(1, 1500, 40))
     bits = near_one(rng, (width, precision), (1, len(fields)))[0] & ~np.uint64(

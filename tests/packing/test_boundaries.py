@@ -1,4 +1,4 @@
-"""What is packed at the very boundaries of limits, and when nobody says how."""
+"""Packing at the boundaries of limits, and without options."""
 
 import dataclasses
 

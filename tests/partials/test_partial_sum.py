@@ -107,7 +107,7 @@ class TestPartialSum:
         assert sent.finish(partial_cases.ONE).tobytes() == total.finish(partial_cases.ONE).tobytes()
 
     def test_agrees_between_the_core_and_numpy(self, monkeypatch):
-        """What one has begun, the other goes on with: modes, too, are the same."""
+        """Either can continue what the other began: the modes are the same, too."""
         random = np.random.default_rng(3)
         arrays = [partial_cases.hostile(random, "float64", 300) for _ in range(8)]
         states = []

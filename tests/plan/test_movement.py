@@ -64,7 +64,7 @@ class TestDigest:
         assert int(made().digest, 16) < 2**128
 
     def test_is_written_down(self):
-        """Ranks compare it between processes, whose versions of Python may differ: it is known here in advance."""
+        """Ranks compare it between processes, maybe with different versions of Python, so its value is fixed here."""
         assert made(("gpu:0", "gpu:1"), 4, method=star("gpu:0")).digest == "297f328c9062350e5abf96accdc4c958"
 
     def test_of_the_same_request_is_the_same(self):

@@ -1,7 +1,7 @@
 """Plans are broken on purpose, thousands of times, and every one that would go wrong must be refused.
 
-What would go wrong is decided here by an interpreter that shares nothing with the proof: it moves numbers, one element
-at a time, and runs every step in several orders.
+An interpreter that shares nothing with the proof decides which go wrong. It moves numbers, one element at a time, and
+runs every step in several orders.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What an interpreter and a notebook show of plans: one line, and a drawing."""
+"""The display of plans in an interpreter and a notebook: one line, and a drawing."""
 
 import xml.etree.ElementTree as ET
 

@@ -1,7 +1,8 @@
-"""What tree packings are checked against: nothing here is shared with the planner.
+"""Oracles for tree packings, which share nothing with the planner.
 
-Optima by enumerating partitions and trees and by linear programs over flows; certificates and loads recomputed from the
-links one by one. ``TREEFOLD_CASES``: how many random machines of each kind, a whole number; ``full`` is 1000.
+Optima come from enumerating partitions and trees, and from linear programs over flows. Certificates and loads are
+recomputed from the links one by one. ``TREEFOLD_CASES`` is the number of random machines of each kind; ``full`` is
+1000.
 """
 
 import heapq
@@ -140,8 +141,8 @@ def best_over_all_trees(topology):
 def best_rooted_flows(topology):
     """Return the optimum of the general linear program for direct links that differ in their directions.
 
-    Weight w_v is reduced to device v and broadcast from it; every link's capacity is divided between the two; there is
-    one flow of Σ w from the roots to every device, and one from every device to the roots (Edmonds).
+    Weight w_v is reduced to device v and broadcast from it, and the two divide every link's capacity. There is one flow
+    of Σ w from the roots to every device, and one from every device to the roots (Edmonds).
     """
     devices, links = topology.devices, list(topology.capacities)
     number = itertools.count()

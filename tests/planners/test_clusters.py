@@ -12,7 +12,7 @@ from treefold.topology.planning.tree_packing import optimal_packing
 
 
 def cluster(*ports, rails=1, alpha_us=10.0, kind="net"):
-    """Return hosts with one device each, read from JSON, whose ports of so many GB/s lead to a switch per rail."""
+    """Return hosts with one device each, read from JSON, with ports of this many GB/s to a switch per rail."""
     links = [
         {"between": [f"cpu:{host}", f"rail{rail}"], "gb_per_s": port, "alpha_us": alpha_us, "kind": kind}
         for host, port in enumerate(ports)

@@ -28,7 +28,7 @@ def replicas_of(hosts):
 
 
 def work_of(replicas, leaves=LEAVES):
-    """Return the work of ranks with so many replicas, for leaves of several dtypes and lengths."""
+    """Return the work of ranks with this many replicas, for leaves of several dtypes and lengths."""
     sources = tuple(f"{rank}/cpu:{index}" for rank, count in enumerate(replicas) for index in range(count))
     ends = tuple(f"{rank}/cpu:0" for rank in range(len(replicas)))
     return [LeafWork(Leaf(dtype, Goal.FOLD), (length,) * len(sources), sources, ends) for dtype, length in leaves]

@@ -1,4 +1,4 @@
-"""What a packing says that it does not reach."""
+"""The statement of a packing about the gap to its bound."""
 
 from fractions import Fraction
 

@@ -18,7 +18,7 @@ class TestNetwork:
 
 
 def row_of_switches(count):
-    """Return a machine whose switches stand in a row, two devices at each."""
+    """Return a machine with switches in a row, two devices at each."""
     builder = TopologyBuilder("row")
     for number in range(count):
         builder = builder.switch(f"s{number}")

@@ -1,4 +1,4 @@
-"""What an interpreter and a notebook show of packings, machines and timelines."""
+"""The display of packings, machines and timelines in an interpreter and a notebook."""
 
 import re
 import xml.etree.ElementTree as ET

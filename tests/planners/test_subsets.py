@@ -19,7 +19,7 @@ STEP = 1 if os.environ.get("TREEFOLD_CASES") == "full" else 9
 
 
 def subsets(count):
-    """Return the machines that connected sets of so many GPUs make."""
+    """Return the machines of connected sets of this many GPUs."""
     found = []
     for devices in itertools.combinations(MACHINE.devices, count):
         try:

@@ -10,7 +10,7 @@ ORDERS = {"2x8_h100": [2, 8], "4x8_h100": [4, 8], "3x8_h100": [3, 8], "2x16_mi25
 
 
 def hosts_with_bridged_devices(num_bridges):
-    """Return three hosts of two devices, each device so many carriers from its host's switch, and a switch of all."""
+    """Return three hosts of two devices, each device this many carriers from its host's switch, and a switch of all."""
     builder = TopologyBuilder()
     devices = [[f"gpu:{2 * host + place}" for place in range(2)] for host in range(3)]
     for device in itertools.chain(*devices):

@@ -46,7 +46,7 @@ PACKS = {1: 50, 2: 50, 3: 75, 4: Fraction(200, 3), 6: 75, 8: 80, 24: Fraction(60
 
 
 def measured(count, *, is_symmetric):
-    """Return a mesh whose links carry 10 to 50 GB/s, each another number."""
+    """Return a mesh with links of 10 to 50 GB/s, each another number."""
     rng = random.Random(count)  # noqa: S311 - cases, no secrets
     builder = TopologyBuilder("measured")
     for number in range(count):

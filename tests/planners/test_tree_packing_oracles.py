@@ -78,7 +78,7 @@ class TestUnevenLinks:
         )
 
     def test_say_what_is_lost_where_the_two_ways_are_one(self):
-        """More than 48 devices: the ways up and down are the same tree, and a note has the loss against the bound."""
+        """More than 48 devices: up and down use the same tree, and a note has the loss against the bound."""
         builder = TopologyBuilder()
         for number in range(49):
             builder.device(f"gpu:{number}")

@@ -1,6 +1,6 @@
-"""What the properties are tried on: replicas, ops objects, packings and destinations, drawn by hypothesis.
+"""The cases of the properties: replicas, ops objects, packings and destinations, drawn by hypothesis.
 
-``TREEFOLD_CASES``: how many examples a property gets, a whole number; ``full`` is what a release runs.
+``TREEFOLD_CASES`` is the number of examples of a property; a release runs ``full``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What an intermediate result cannot hold never shows in the end: against exact fractions, in any order."""
+"""Intermediate results that do not fit a dtype never affect the result: against exact fractions, in any order."""
 
 import itertools
 import math
@@ -80,7 +80,7 @@ class TestProduct:
         ],
     )
     def test_of_factors_that_cancel_is_right_in_every_order(self, dtype, values, expected):
-        """Powers of two multiply exactly, so only an overflow or underflow on the way could change the product."""
+        """Powers of two multiply exactly, so only an intermediate overflow or underflow could change the product."""
         rng = np.random.default_rng(0)
         for order in (values, values[::-1], *[rng.permutation(values) for _ in range(10)]):
             got = treefold.all_reduce([np.array([value], dtype) for value in order], "product")[0]
@@ -169,7 +169,7 @@ class TestComplexProduct:
 
     @pytest.mark.parametrize("dtype", COMPLEX)
     def test_keeps_each_part_however_far_the_other_is(self, dtype):
-        """Each part has an exponent of its own: an imaginary part that vanishes on the way comes back."""
+        """Each part has an exponent of its own: an imaginary part that underflows in between comes back."""
         values = [complex(1, 2.0**-100), *[complex(2.0**-120, 0)] * 11, *[complex(2.0**120, 0)] * 11]
         for order in (values, values[::-1]):
             got = treefold.all_reduce([np.array([value], dtype) for value in order], "product")[0]
@@ -194,7 +194,7 @@ class TestInfinities:
     @pytest.mark.parametrize("op", ["SUM", "MEAN", "weighted MEAN"])
     @pytest.mark.parametrize("infinity", [INFINITY, -INFINITY])
     def test_of_one_sign_decide(self, dtype, op, infinity):
-        """The largest finite numbers, which overflow on the way, against an infinity of the other sign."""
+        """The largest finite numbers, with sums that overflow before the end, against an infinity of the other sign."""
         most = float(largest(PARTS.get(dtype, dtype))[0])
         against = -math.copysign(most, infinity)
         for values in ordered([against, against, infinity]) + ordered([against, infinity, against, infinity]):

@@ -61,7 +61,7 @@ leaf_specs = st.one_of(st.none(), st.tuples(shapes, st.sampled_from(["float32", 
 
 @st.composite
 def structures(draw, depth=3):
-    """Draw a pytree whose leaves are (shape, dtype) or None."""
+    """Draw a pytree with leaves that are (shape, dtype) or None."""
     if depth == 0 or draw(st.integers(0, 3)) == 0:
         return Leaf(draw(leaf_specs))
     make = draw(NODES)

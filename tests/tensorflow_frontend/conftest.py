@@ -27,7 +27,7 @@ def read():
 
 @pytest.fixture(scope="session")
 def on_cpus():
-    """Return a function that makes a ``MirroredStrategy`` of so many CPU devices with given ops."""
+    """Return a function that makes a ``MirroredStrategy`` of this many CPU devices with given ops."""
 
     def strategy(count, ops):
         return tf.distribute.MirroredStrategy([f"cpu:{index}" for index in range(count)], cross_device_ops=ops)

@@ -1,4 +1,4 @@
-"""Processes of a cluster: whose devices are whose."""
+"""The processes of a cluster, and which devices belong to each."""
 
 import numpy as np
 import pytest

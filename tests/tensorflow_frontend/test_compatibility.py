@@ -1,4 +1,4 @@
-"""What programs written for TensorFlow's classes count on: names, arguments, errors, subclasses, traces."""
+"""Behaviour of TensorFlow's classes on which programs rely: names, arguments, errors, subclasses, traces."""
 
 import copy
 import gc
@@ -285,7 +285,7 @@ class TestRetraces:
         assert registered() == before
 
     def test_call_functions_whose_ops_are_gone(self, dtype, on_devices):
-        """What a graph calls lives as long as the graph, in loops and in functions called by functions, too."""
+        """Functions that a graph calls live as long as it does, in loops and in functions called by functions, too."""
 
         def inner(value):
             return tf.while_loop(

@@ -38,7 +38,7 @@ class TestRegistration:
         assert made(parts).numpy().tolist() == parts[0].numpy().tolist()
 
     def test_a_library_without_the_interface_is_none_to_ask(self, monkeypatch):
-        """Such as that of a TensorFlow on Windows: it says so once, and calls are made."""
+        """Such as TensorFlow's on Windows: it is found to be absent, and graphs call Python instead."""
         monkeypatch.setattr(operation, "TENSORFLOW_FUNCTIONS", ("TF_NoSuchFunction",))
         assert not operation.ensure_registered.__wrapped__()
         monkeypatch.setattr(operation, "_LIBRARIES", ())

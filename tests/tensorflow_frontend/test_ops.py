@@ -260,7 +260,7 @@ class TestRefusals:
             HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(2)), "cpu:0", 3)
 
     def test_shapes_that_differ_when_the_graph_runs(self, on_devices):
-        """What tracing cannot know is refused by the kernel."""
+        """Shapes that tracing cannot know are refused by the kernel."""
 
         def reduce_some(value):
             longer = [tf.gather(part, tf.where(part > 1)[:, 0]) for part in value.values]

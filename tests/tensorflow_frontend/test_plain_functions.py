@@ -118,7 +118,7 @@ class TestBits:
 
 
 class TestPlan:
-    """What it promises is what happens."""
+    """The plan's promises are kept."""
 
     def plans(self, jit_compile):
         """Return the plan that ran in a graph, and the one that was asked for there."""

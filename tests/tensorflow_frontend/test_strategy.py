@@ -176,7 +176,7 @@ class TestCustomLoop:
 
 class TestSavedModel:
     def test_holds_the_plan_as_ops(self, tmp_path):
-        """What is traced while a model is saved runs in any process: no call into Python is in it."""
+        """Graphs traced while a model is saved run in any process: they do not call into Python."""
 
         class Module(tf.Module):
             """Reduces three tensors."""

@@ -57,7 +57,7 @@ def reference(op, arrays):
 
 
 def without_signs_of_nans(array):
-    """Return an array whose NaNs, which promise nothing but to be NaN, are all the same."""
+    """Return an array with equal NaNs, which promise nothing but to be NaN."""
     if array.dtype.kind not in "fcV":
         return array
     parts = array.view({"c8": "float32", "c16": "float64"}.get(array.dtype.str[1:], array.dtype)).copy()
@@ -189,7 +189,7 @@ class TestBits:
     @pytest.mark.parametrize("count", [2, 3, 5])
     @pytest.mark.parametrize("exponent", range(-106, -96))
     def test_of_neighbouring_numbers_are_numpys(self, exponent, count, on_devices):
-        """Their difference is the last bit of either, whose mean may be a denormal number."""
+        """Their difference is the last bit of either, and the mean of such bits may be a denormal number."""
         arrays = [np.float32([2.0**exponent * factor]) for factor in (1, -1 - 2.0**-23, 0, 0, 0)[:count]]
         assert_same_bits(traced_total("mean", on_devices(arrays)), reference("mean", arrays))
 
@@ -335,7 +335,7 @@ class TestOperations:
 
 
 class TestRefusals:
-    """What is known while tracing is refused while tracing."""
+    """Errors that are known while tracing are raised while tracing."""
 
     @pytest.mark.parametrize("length", [4, LARGE], ids=["in the graph", "by a call"])
     def test_gradients_through_a_reduction(self, length, on_devices):

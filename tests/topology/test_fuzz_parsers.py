@@ -1,6 +1,6 @@
 """Any text is a machine or one of our errors: no crash, no hang, no memory without bound.
 
-``TREEFOLD_CASES``: how many texts each property gets, a whole number; ``full`` is what a release runs.
+``TREEFOLD_CASES`` is the number of texts of each property; a release runs ``full``.
 """
 
 import json
@@ -33,9 +33,9 @@ def outcome(parse, text):
 
 
 def holds(result):
-    """Whether it is a machine that can be written and read again, or an error of one short sentence or two.
+    """Tell whether it is a machine that can be written and read again, or an error of one short sentence or two.
 
-    Whatever it says can be printed: no text makes a terminal do anything but show it.
+    Its output can be printed: no text makes a terminal do anything but show it.
     """
     if isinstance(result, TreefoldError):
         return isinstance(result, ValueError) and 0 < len(str(result)) < 2000 and str(result).isprintable()

@@ -1,4 +1,4 @@
-"""Machines whose file lacks their NVLinks: told by the ids of their GPUs, and completed from a known machine."""
+"""Machines from files without their NVLinks: recognised by their GPUs' ids, completed from a known machine."""
 
 import json
 import re
@@ -61,7 +61,7 @@ class TestMissing:
             assert missing(cloud(ids)) == f"NVLinks are missing from this file: its GPUs are {model}"
 
     def test_is_told_where_gpus_have_elements_without_nvlinks(self):
-        """A dump of NCCL from a machine whose driver hid the links."""
+        """A dump of NCCL from a machine on which the driver hid the links."""
         text = cloud("2330", inside=with_gpu(90))
         assert missing(text) == "NVLinks are missing from this file: its GPUs are H100 SXM"
 

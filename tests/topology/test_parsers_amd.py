@@ -15,7 +15,7 @@ NARROWEST_PCIE = (
 
 
 def amd_smi(count, *, hive=8, weight=lambda _i, _j: 15, bandwidth=lambda _i, _j: "N/A"):
-    """Return what ``amd-smi topology`` prints of GPUs in hives of so many, its cells by functions of the pair."""
+    """Return the output of ``amd-smi topology`` for GPUs in hives of this many, its cells by functions of the pair."""
 
     def table(title, own, cell):
         names = [f"0000:{16 * number + 5:02x}:00.0" for number in range(count)]

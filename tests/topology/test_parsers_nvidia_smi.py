@@ -52,7 +52,7 @@ class TestNvlinks:
         assert shown.matrix(topology, "nvlink") == nvlinks(expected, 20)
 
     def test_two_rtx_3090(self):
-        """Four links to one peer are the bridge of a GA10x, whose links are slower."""
+        """Four links to one peer are the bridge of a GA10x, which has slower links."""
         topology = treefold.load_topology(pasted.TWO_RTX_3090)
         assert shown.matrix(topology, "nvlink") == [[0, 48], [48, 0]]
 
@@ -114,7 +114,7 @@ class TestPcie:
         assert shown.matrix(topology, "nvlink") == [[0] * 8] * 8
 
     def test_what_may_share_an_uplink_does(self):
-        """GPUs of one socket whose NVLinks hide their PCIe share one uplink, unless a NIC speaks against it."""
+        """GPUs of one socket with NVLinks that hide their PCIe share one uplink, unless a NIC speaks against it."""
         tree = shown.tree(treefold.load_topology(pasted.FOUR_H100_ON_NVSWITCH))
         assert tree == {
             "gpu:0": ("pcie switches above gpu:0", 12),
@@ -158,7 +158,7 @@ class TestTable:
 
     @pytest.mark.parametrize("end", ["mlx5_1\t", "mlx5_1\tSYS\tSYS\tSYS", "mlx5_0\t", "mlx5_0\tPIX\tPI"])
     def test_is_read_from_its_gpus_where_rows_of_nics_are_cut_off(self, end):
-        """What GPUs share with a NIC stands in the GPUs' rows; the note names the NICs."""
+        """The relations of GPUs and a NIC stand in the GPUs' rows; the note names the NICs."""
         topology = treefold.load_topology(pasted.DGX1_V100[: pasted.DGX1_V100.index(f"\n{end}") + 1 + len(end)] + "\n")
         whole = treefold.load_topology(pasted.DGX1_V100)
         assert topology.capacities == whole.capacities

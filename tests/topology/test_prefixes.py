@@ -83,7 +83,7 @@ class TestTerminalEscapes:
 
 
 def as_markdown(text, *, bold=True):
-    """Return a text whose tables are Markdown's, as notes and issues have them; what is no table stays as it is."""
+    """Return a text with Markdown's tables, as notes and issues have them; the rest of the text stays as it is."""
     lines = []
     for line in text.splitlines():
         cells = line.split()

@@ -15,7 +15,7 @@ def left():
 
 @pytest.fixture
 def calls(left):
-    """A queue whose thread ends with the test."""
+    """A queue with a thread that ends with the test."""
     queue = CallQueue(left.append)
     yield queue
     queue.end()

@@ -24,7 +24,7 @@ class TestMethods:
             assert total == 3
 
     def test_hold_to_a_timeout_beside_the_op(self):
-        """The rank that waited says who was late."""
+        """The rank that waited names the one that was late."""
         assert run(defaults.late, 2)[0].kind == "DeadlineError"
 
 
@@ -36,6 +36,6 @@ class TestDistributedDataParallel:
         assert learnt[0] == learnt[1]
 
     def test_learns_from_uneven_inputs_what_gloo_learns(self):
-        """The rank whose batches have ended goes on with the others, whose parameters it takes in the end."""
+        """A rank that runs out of batches goes on with the others, and takes their parameters at the end."""
         learnt = run(defaults.train_on_uneven_inputs, 2)
         assert learnt == run(defaults.train_on_uneven_inputs, 2, backend="gloo")

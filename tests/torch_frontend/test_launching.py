@@ -58,7 +58,7 @@ class TestStarts:
         assert run(collectives.broadcast, 2, 1, context=multiprocessing.get_context("spawn")) == [[2, 2, 2]] * 2
 
     def test_by_torchrun_that_starts_all_ranks_again(self, tmp_path):
-        """What the ranks of the first life have left in torchrun's store leads nobody astray."""
+        """The remains of the first ranks in torchrun's store mislead no rank."""
         script = tmp_path / "script.py"
         script.write_text(RESTARTED)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -42,7 +42,7 @@ class TestAllReduce:
         assert run(collectives.inference, 2) == [[3], [3]]
 
     def test_autograd_sees_the_write(self):
-        """Version counters count, so a backward pass that needs the old value says so."""
+        """Version counters count, so a backward pass that needs the old value raises."""
         assert run(collectives.version_after, 2) == [(True, True)] * 2
 
 
@@ -216,7 +216,7 @@ class TestThreads:
         assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
 
     def test_have_cores_of_their_own(self):
-        """Those of two ranks, which compute on all cores; on fewer cores than ranks they share one."""
+        """With two cores, each of two ranks has one; with fewer cores than ranks, they share one."""
         usable = sorted(os.sched_getaffinity(0))
         if len(usable) > 1:
             assert run(collectives.cores, 2, 2) == [usable[:1], usable[1:2]]
@@ -230,7 +230,7 @@ class TestThreads:
         ],
     )
     def test_one_is_interrupted(self, handler, kind, told):
-        """As it waits for its call: the rank leaves the group, so the others do not wait for the next one."""
+        """The interrupt comes while it waits for its call: it leaves, so the others do not wait for the next one."""
         first, second = run(collectives.interrupted, 2, handler, seconds=30.0)
         assert first[0] == kind
         assert second[0] == "PeerLostError"
@@ -388,6 +388,6 @@ class TestTimeout:
         assert answer.kind == "DeadlineError"
 
     def test_of_pytorchs_own_function(self):
-        """It serves two backends and says so; this one keeps its timeout."""
+        """It serves two backends, which a warning tells; this one keeps its timeout."""
         said = "Set timeout is now only supported for either nccl or gloo."
         assert run(collectives.private_timeout, 2) == [([said], 60)] * 2

@@ -1,7 +1,7 @@
-"""Ranks for the tests of PyTorch's backend: processes that run one function each and send back what it returns.
+"""Ranks for the tests of PyTorch's backend: processes that run one function each and send back its result.
 
-They are forked from a server that has PyTorch loaded, because loading it takes seconds. What they run stands in the
-modules beside this one, where a child finds it by its name.
+Ranks are forked from a server that has PyTorch loaded, because loading it takes seconds. Their functions stand in the
+modules beside this one, where a child finds them by name.
 """
 
 import datetime as dt

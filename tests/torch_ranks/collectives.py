@@ -65,7 +65,7 @@ def all_reduce_async(rank, size):
 
 
 def in_another_order(rank, size):
-    """Calls of two groups, whose ranks begin and await them in another order; return the sums."""
+    """Begin and await the calls of two groups in another order on each rank; return the sums."""
     groups, tensors = [distributed.new_group(), distributed.new_group()], [own(rank), own(rank) * 10]
     pairs = list(zip(groups, tensors, strict=True))[:: 1 if rank else -1]
     works = [distributed.all_reduce(tensor, group=group, async_op=True) for group, tensor in pairs]
@@ -220,7 +220,7 @@ def all_to_all_wrong(rank, size):
 
 
 def overlapping_parts(rank, size, elements):
-    """What is written overlaps what is read, in a stream of several parts; return whether all is right."""
+    """Write memory that overlaps the memory read, in a stream of several parts; return whether all is right."""
     values = torch.arange(float(elements))
     joined = torch.zeros(size * elements)
     joined[:elements] = values + 10_000 * rank

@@ -16,7 +16,7 @@ def train(rank, size, hook):
 
 
 def both(rank, size):
-    """What every collective gives outside and within a compiled function."""
+    """Return the results of every collective outside and within a compiled function."""
     answers = {}
     for name, function in _FUNCTIONS.items():
         torch.compiler.reset()
@@ -26,7 +26,7 @@ def both(rank, size):
 
 
 def in_one_process(rank, size):
-    """What treefold's functions and ops give within a compiled function."""
+    """Return the results of treefold's functions and ops within a compiled function."""
     ops = treefold.ReductionToOneDevice()
     tensors = own(rank, 2), 2 * own(rank, 2)
     return [

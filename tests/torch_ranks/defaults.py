@@ -17,7 +17,7 @@ _SOON, _SHORT = dt.timedelta(seconds=60), dt.timedelta(seconds=0.2)
 
 
 class Tensors(NamedTuple):
-    """What the calls of a rank read and write."""
+    """The tensors that the calls of a rank read and write."""
 
     mine: torch.Tensor
     whole: torch.Tensor

@@ -36,7 +36,7 @@ def blocking(rank, size):
 
 
 def any_source(rank, size):
-    """Rank 0 receives from whoever sends; return from whom what came."""
+    """Rank 0 receives from any sender; return the senders with their messages."""
     if rank:
         distributed.send(torch.full((1,), 2.0**rank), 0)
         return None
@@ -49,7 +49,7 @@ def any_source(rank, size):
 
 
 def by_tag(rank, size):
-    """What is sent first is received last."""
+    """Receive in the opposite order of sending."""
     if rank == 0:
         works = [distributed.isend(torch.full((1 << 16,), float(tag)), 1, tag=tag) for tag in (7, 8, 8)]
         for work in works:
@@ -63,7 +63,7 @@ def by_tag(rank, size):
 
 
 def thousands(rank, size, count):
-    """Return whether so many messages at once, of many tags and of one, come right and in time."""
+    """Return whether this many messages at once, of many tags and of one, come right and in time."""
     begin = time.monotonic()
     for tags in (range(count), [0] * count):
         tensors = [torch.full((1,), float(number * rank)) for number in range(count)]
@@ -155,7 +155,7 @@ def forked(rank, size):
 
 
 def without_the_others(rank, size):
-    """Ranks 1 and 2 exchange messages in a group whose other ranks never have one."""
+    """Ranks 1 and 2 exchange messages in a group in which other ranks never have one."""
     group = distributed.new_group()
     tensor = torch.full((2,), 2.0**rank)
     if rank == 1:

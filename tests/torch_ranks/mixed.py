@@ -1,6 +1,6 @@
-"""Bodies of ranks whose group has another backend beside treefold, for tensors that are not on the CPU.
+"""Bodies of ranks of a group with another backend beside treefold, for tensors that are not on the CPU.
 
-There is no GPU here: the other device is PyTorch's ``meta``, and its backend writes down what it is asked to do.
+There is no GPU here: the other device is PyTorch's ``meta``, and its backend writes down its calls.
 """
 
 import torch

@@ -9,11 +9,11 @@ from torch_ranks.collectives import own
 
 
 class Named(torch.Tensor):
-    """A class of a user's, whose tensors have memory as others have."""
+    """A user's tensor class, with memory as other tensors have."""
 
 
 def taken(rank, size, kind):
-    """What collectives make of tensors that are a functional collective's results, or of a user's class."""
+    """Return the results of collectives on tensors that come from a functional collective, or of a user's class."""
     world, rows = distributed.group.WORLD, torch.stack([own(rank, size) for rank in range(size)]).flatten()
 
     def value():
@@ -36,7 +36,7 @@ def taken(rank, size, kind):
 
 
 def refused(rank, size, call):
-    """What both ranks are told of a DTensor on rank 0; then a call that shows that the group goes on."""
+    """Return the errors of both ranks for a DTensor on rank 0, then the result of a further call, which must go on."""
     tensor, mesh = torch.zeros(4), distributed.init_device_mesh("cpu", (size,))
     if rank == 0:
         tensor = DTensor.from_local(tensor, mesh, [Replicate()])

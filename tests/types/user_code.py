@@ -1,6 +1,6 @@
-"""What users write, for type checkers: lines marked ``# error`` are mistakes, and no other line is one.
+"""Users' code, for type checkers: lines marked ``# error`` are mistakes, and no other line is one.
 
-The functions named ``right_…`` also run: what type checkers accept has to work.
+The functions named ``right_…`` also run: code that type checkers accept has to work.
 """
 
 from typing import Any, assert_type
@@ -62,7 +62,7 @@ def right_values() -> None:
 
 
 def right_ops() -> None:
-    """What is reduced stays what it is."""
+    """Results of reductions have the type of their values."""
     ops = HierarchicalCopyAllReduce()
     value, sparse = PerReplica(gradients()), PerReplica([IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))])
     assert_type(ops.reduce("sum", value, value), Mirrored[Array])
@@ -100,7 +100,7 @@ def wrong_order() -> None:
 
 
 def wrong_values() -> None:
-    """What is no value, and what is no result."""
+    """Things that are neither values nor results."""
     treefold.all_reduce(3.0)  # error
     treefold.all_reduce(gradients()[0], gradients()[1])  # error
     HierarchicalCopyAllReduce().reduce("sum", "abc", "cpu:0")  # error

@@ -1,4 +1,4 @@
-"""What users of PyTorch write, for type checkers: lines marked ``# error`` are mistakes, and no other line is one."""
+"""Code of PyTorch's users, for type checkers: lines marked ``# error`` are mistakes, and no other line is one."""
 
 from typing import Any, assert_type
 
