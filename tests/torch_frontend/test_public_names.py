@@ -7,6 +7,7 @@ NAMES = {
     "all_reduce_coalesced",
     "all_reduce_hook",
     "average_models",
+    "MicroBatches",
     "broadcast_coalesced",
     "clip_grad_norm_",
     "mean_hook",
