@@ -1,4 +1,4 @@
-"""What a caller may ask of one call, beside the op and the destinations."""
+"""Options of one call, beside the op and the destinations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treefold.errors import ArgumentError
 
 
 class CommunicationImplementation(enum.Enum):
-    """Which way of communicating to use, as in ``tf.distribute.experimental``; names are taken as strings too."""
+    """The implementation that a call asks for, as in ``tf.distribute.experimental``; names are accepted, too."""
 
     AUTO = "AUTO"
     RING = "RING"
@@ -22,7 +22,7 @@ class CommunicationImplementation(enum.Enum):
         """Return the implementation that ``value`` names.
 
         Raises:
-            ArgumentError: it names none.
+            ArgumentError: It names none.
 
         """
         found = value if isinstance(value, cls) else cls._missing_(value)
@@ -39,13 +39,16 @@ class CommunicationImplementation(enum.Enum):
 class CommunicationOptions:
     """Options of one call, as ``tf.distribute.experimental.CommunicationOptions``.
 
-    ``bytes_per_pack``: no pack is larger than this many bytes, except that one value is never cut; 0 leaves packing to
-    the ops object. ``timeout_seconds``: how long a collective may take; None for no limit. ``implementation``: a
-    ``CommunicationImplementation`` or its name. An option that the plan's executor cannot honour is refused by the
-    call, never dropped.
+    A call refuses an option that its plan's executor cannot honour; no option is dropped.
+
+    Args:
+        bytes_per_pack: The most bytes in a pack. A value that is larger is a pack of its own: values are never cut. 0:
+            the ops object decides.
+        timeout_seconds: The most seconds that a collective may take; None for no limit.
+        implementation: A ``CommunicationImplementation`` or its name.
 
     Raises:
-        ArgumentError: a field is not of its kind or negative.
+        ArgumentError: A field is not of its kind or negative.
 
     """
 
@@ -65,7 +68,13 @@ class CommunicationOptions:
 
 
 class CollectiveHints(CommunicationOptions):
-    """The name that ``CommunicationOptions`` had in TensorFlow 2.2 and 2.3; it has no ``implementation``."""
+    """The name that ``CommunicationOptions`` had in TensorFlow 2.2 and 2.3; without ``implementation``.
+
+    Args:
+        bytes_per_pack: See ``CommunicationOptions``.
+        timeout_seconds: See ``CommunicationOptions``.
+
+    """
 
     def __init__(self, bytes_per_pack: int = 0, timeout_seconds: float | None = None) -> None:
         """Take the two hints of TensorFlow's older class."""

@@ -1,4 +1,4 @@
-"""The five ways of combining one value per replica into one value."""
+"""The five reduce ops, which combine one value per replica into one value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treefold.errors import ArgumentError
 from treefold.errors.words import listed, short
 
 _OTHER_NAMES = {"AVG": "MEAN", "AVERAGE": "MEAN", "PROD": "PRODUCT"}
-#: What no reduce op is called, and every spelling of a device is.
+#: Matches every spelling of a device, and the name of no reduce op.
 _DEVICE = re.compile(r"[:/]|^(cpu|cuda|gpu)$", re.IGNORECASE)
 
 #: The names of the ops, for type checkers; functions take them in any case.
@@ -45,12 +45,13 @@ class ReduceOp(enum.Enum):
         """Return the op that ``value`` names: a ``ReduceOp``, its name, or another library's enum of the same name.
 
         Raises:
-            ArgumentError: ``value`` names none of the five; if it names a device, the sentence says where that goes.
+            ArgumentError: ``value`` names none of the five. If it names a device, the sentence shows the argument for
+                it.
 
         """
         if isinstance(value, cls):
             return value
-        # tf.distribute.ReduceOp and its kin are enums whose value is the same word.
+        # In tf.distribute.ReduceOp and enums like it, a member's value is the same word.
         word = value.value if isinstance(value, enum.Enum) else value
         found = cls._missing_(word)
         if found is None and isinstance(word, str) and _DEVICE.search(word):
@@ -65,5 +66,5 @@ class ReduceOp(enum.Enum):
         return found
 
 
-#: What every ``op`` takes: a ``ReduceOp``, or its name. A type checker reads names in lower case only.
+#: The type of every ``op`` argument: a ``ReduceOp``, or its name. A type checker accepts names in lower case only.
 ReduceOpLike = ReduceOp | ReduceOpName

@@ -1,4 +1,4 @@
-"""What all cross-device ops share: validate, pack, plan, execute, wrap."""
+"""The base class of all cross-device ops: validate, pack, plan, execute, wrap."""
 
 from __future__ import annotations
 
@@ -43,23 +43,27 @@ _LONG_WEIGHTS = "weights of more than 53 bits: every element is folded in whole 
 class CrossDeviceOps(abc.ABC):
     """Combines one value per replica into one value on every destination.
 
-    Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
-    ``accumulate``: ``"exact"`` (the default): sums and means are the exact value, rounded once; ``"native"`` adds in
-    the dtype itself. ``group``: a ``Group``, or a ProcessGroup or communicator whose ranks are to be connected; values
-    are then this rank's replicas, and all ranks make the same calls; only ``broadcast`` stays within this process.
-    ``topology``: the machine whose links plans are to follow, a ``Topology`` or what ``load_topology`` and
-    ``known_topology`` take; only ops that reduce along trees take one. An object keeps a bounded cache of plans and
-    nothing else between calls, and may be used from many threads.
+    Subclasses choose how dense values are packed and along which trees they travel; this class does everything else. An
+    object keeps a bounded cache of plans and nothing else between calls, and may be used from many threads.
 
     Source: ``tf.distribute.CrossDeviceOps``; README.md lists where treefold differs on purpose.
 
+    Args:
+        accumulate: ``"exact"`` (the default): sums and means are the exact value, rounded once. ``"native"``: additions
+            are made, and rounded, in the dtype itself.
+        topology: The machine whose links plans follow: a ``Topology``, or anything that ``load_topology`` and
+            ``known_topology`` take. None: no machine. Only ops that reduce along trees accept one.
+        group: A ``Group``, or a ProcessGroup or communicator whose ranks are to be connected. Values are then this
+            rank's replicas, and all ranks make the same calls; only ``broadcast`` stays within this process. None: this
+            process alone.
+
     Raises:
-        ArgumentError: a constructor argument is outside what it may be.
+        ArgumentError: A constructor argument is outside what it may be.
 
     """
 
     def __init__(self, *, accumulate: str = "exact", topology: object = None, group: object = None) -> None:
-        """Check what all ops take."""
+        """Check the arguments that all ops have."""
         check_accumulate(accumulate)
         if topology is not None and not self._follows_topology():
             raise ArgumentError(
@@ -68,8 +72,8 @@ class CrossDeviceOps(abc.ABC):
             )
         self._topology = read_topology(topology)
         self._accumulate = accumulate
-        self._own_device: str | None = None  # where values meet, instead of on the first destination
-        self._own_word: object = None  # the same as the caller wrote it
+        self._own_device: str | None = None  # the root in place of the first destination
+        self._own_word: object = None  # the same device, as the caller wrote it
         self._plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
         self._calls: KnownCalls[KnownReduce] = KnownCalls()
         self._grouped = None if group is None else self._join(group, accumulate)
@@ -94,18 +98,29 @@ class CrossDeviceOps(abc.ABC):
     ) -> Mirrored[T]:
         """Reduce one value and return the result on every destination.
 
-        ``per_replica_value``: a ``PerReplica`` of arrays or pytrees of arrays that agree in structure, shapes and
-        dtypes; a bare array or ``IndexedSlices`` counts as one replica. ``destinations``: a device (a name, or an
-        object such as ``torch.device``), a sequence of devices, an array, an ``IndexedSlices`` or any
-        ``DistributedValues``, whose devices are meant; the result's components stand in their order. ``out``: a
-        ``PerReplica`` or ``Mirrored`` of arrays, one component per destination, that take the result; each may be
-        exactly one replica's array of the same place (in place) or share memory with none. ``weights``: one number per
-        replica, MEAN only: Σwᵢxᵢ/Σwᵢ; a list, tuple or array of one axis.
-        The result never aliases an input unless ``out`` says so. MEAN of integers is float (float64 for 32 and 64
-        bits, else float32), of the true sum. ``Mirrored.plan`` is the plan that ran.
+        The result never aliases an input, except through ``out``. MEAN of integers is the true mean as a float: float64
+        for integers of 32 and 64 bits, float32 for shorter ones.
+
+        Args:
+            reduce_op: A ``ReduceOp`` or its name.
+            per_replica_value: A ``PerReplica`` of arrays or pytrees of arrays that agree in structure, shapes and
+                dtypes. A bare array or ``IndexedSlices`` counts as one replica.
+            destinations: A device (a name, or an object such as ``torch.device``), a sequence of devices, or an array,
+                ``IndexedSlices`` or ``DistributedValues``, which stand for their devices. The result's components have
+                this order.
+            options: The limits of this call; None for the defaults.
+            out: A ``PerReplica`` or ``Mirrored`` of arrays that take the result, one component per destination. Each
+                array is one replica's array of the same leaf (in place), or shares memory with no input. None: new
+                arrays.
+            weights: One number per replica, as a list, tuple or 1-d array, for MEAN only: the result is Σwᵢxᵢ/Σwᵢ.
+                None: all replicas weigh the same.
+            experimental_hints: The name that ``options`` had in TensorFlow 2.2 and 2.3.
+
+        Returns:
+            One component per destination, each of the value's structure and shapes. Its ``plan`` is the plan that ran.
 
         Raises:
-            TreefoldError: one of its kinds, before anything is written: see ``treefold.errors``.
+            TreefoldError: A subclass from ``treefold.errors``, before anything is written.
 
         >>> from treefold import ReductionToOneDevice
         >>> ops = ReductionToOneDevice()
@@ -139,11 +154,21 @@ class CrossDeviceOps(abc.ABC):
     ) -> list[Mirrored[T]]:
         """Reduce many values at once and return their results in the order of the pairs.
 
-        Arguments are those of ``reduce``, with a list of (value, destinations) tuples, and in ``out`` one entry per
-        pair. Values of one dtype whose destinations are their own devices are packed together.
+        Values of one dtype are packed together if each is to return to the devices that it lies on.
+
+        Args:
+            reduce_op: A ``ReduceOp`` or its name.
+            value_destination_pairs: (value, destinations) tuples, each as ``reduce`` takes them.
+            options: The limits of this call; None for the defaults.
+            out: One entry per pair, each as ``reduce`` takes it. None: new arrays.
+            weights: One number per replica, for MEAN only.
+            experimental_hints: The name that ``options`` had in TensorFlow 2.2 and 2.3.
+
+        Returns:
+            One ``Mirrored`` per pair.
 
         Raises:
-            TreefoldError: one of its kinds, naming the pair, before anything is written.
+            TreefoldError: A subclass from ``treefold.errors``, before anything is written. Its sentence names the pair.
 
         """
         asked = read_pairs(value_destination_pairs)
@@ -154,12 +179,19 @@ class CrossDeviceOps(abc.ABC):
 
     @as_written
     def broadcast(self, tensor: T, destinations: Any) -> Mirrored[T]:
-        """Copy one value, an array, ``IndexedSlices`` or pytree of them, to every destination.
+        """Copy one value to every destination.
 
-        Always copies, and keeps the dtype, whichever it is.
+        The copies never alias the value. Any dtype is allowed, and kept.
+
+        Args:
+            tensor: An array, ``IndexedSlices`` or a pytree of them.
+            destinations: The devices, as ``reduce`` takes them.
+
+        Returns:
+            One copy per destination.
 
         Raises:
-            TreefoldError: one of its kinds.
+            TreefoldError: A subclass from ``treefold.errors``.
 
         """
         if isinstance(tensor, DistributedValues):
@@ -176,12 +208,20 @@ class CrossDeviceOps(abc.ABC):
         axis: int,
         options: CommunicationOptions | None = None,
     ) -> Mirrored[T]:
-        """Lay the replicas' arrays behind each other along ``axis``, on every destination.
+        """Concatenate the replicas' arrays along ``axis``, in replica order, on every destination.
 
-        Shapes may differ along ``axis`` only; a negative axis counts from the end. Scalars and sparse rows are refused.
+        Args:
+            per_replica_value: Arrays or pytrees of arrays whose shapes differ along ``axis`` only. Scalars and sparse
+                rows are refused.
+            destinations: The devices, as ``reduce`` takes them.
+            axis: The axis that grows; a negative one counts from the end.
+            options: The limits of this call; None for the defaults.
+
+        Returns:
+            One concatenation per destination.
 
         Raises:
-            TreefoldError: one of its kinds.
+            TreefoldError: A subclass from ``treefold.errors``.
 
         """
         if isinstance(axis, bool) or not isinstance(axis, int):
@@ -205,12 +245,20 @@ class CrossDeviceOps(abc.ABC):
     ) -> Plan:
         """Return the plan that ``reduce`` would run, or ``batch_reduce`` for a list of pairs; move nothing.
 
-        Anything with ``.shape`` and ``.dtype`` stands for an array. One plan serves every op. Values in host memory
-        are folded in one pass, without a tree; ``walked=True`` returns the tree that the same devices would walk if
-        each had a memory of its own.
+        One plan serves every op. Anything with ``.shape`` and ``.dtype`` stands for an array.
+
+        Args:
+            per_replica_value: A value as ``reduce`` takes it, or a list of (value, destinations) tuples.
+            destinations: The devices, as ``reduce`` takes them; None with a list of tuples.
+            options: The limits of the call; None for the defaults.
+            walked: Values in host memory are folded in one pass, without a tree. True returns the tree that the same
+                devices would walk if each had a memory of its own.
+
+        Returns:
+            The plan. ``print`` shows its steps.
 
         Raises:
-            TreefoldError: one of its kinds, as the call itself would.
+            TreefoldError: The error that the call itself would raise.
 
         >>> from treefold import HierarchicalCopyAllReduce
         >>> print(HierarchicalCopyAllReduce().plan(PerReplica([1.0, 2.0]), ["cpu:0", "cpu:1"]).guarantee)
@@ -226,12 +274,12 @@ class CrossDeviceOps(abc.ABC):
     def plan_entries(
         self, entries: tuple[Entry, ...], options: CommunicationOptions = NO_OPTIONS, *, is_walked: bool = False
     ) -> Plan:
-        """Return the plan that sums values as validation leaves them: ``topology.choosing`` prices it.
+        """Return the plan of a SUM of validated values, for ``topology.choosing``, which predicts its time.
 
         :meta private:
 
         Raises:
-            TreefoldError: one of its kinds.
+            TreefoldError: A subclass from ``treefold.errors``.
 
         """
         request = self._request(entries, self._fold(ReduceOp.SUM, None), options)
@@ -239,14 +287,14 @@ class CrossDeviceOps(abc.ABC):
 
     @property
     def has_group(self) -> bool:
-        """Whether other processes take part: for ``treefold.tensorflow``, which reduces in graphs what none has.
+        """Whether other processes take part: ``treefold.tensorflow`` reduces some values in graphs, where none can.
 
         :meta private:
         """
         return self._grouped is not None
 
     def terms(self, op: ReduceOp) -> ReductionTerms:
-        """Return what holds without weights: for ``treefold.tensorflow``, which reduces in graphs what no plan carries.
+        """Return the terms of a reduction without weights, for ``treefold.tensorflow``, which runs some itself.
 
         :meta private:
         """
@@ -261,25 +309,25 @@ class CrossDeviceOps(abc.ABC):
         """Return how values are packed."""
 
     def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:  # noqa: ARG002
-        """Plan pack number ``index`` of values whose destinations are their devices."""
+        """Plan pack number ``index``, of values that return to the devices that they lie on."""
         add_star(builder, pack, self._root(builder.work[pack.fragments[0].leaf].destinations))
 
     def _router(self, request: PlanRequest) -> Router:
-        """Return how the values of a request travel."""
+        """Return the router for the values of a request."""
         policy = request.policy
         return Router(lambda items, sources: policy.packs(items, len(set(sources))), self._add_pack, self._root)
 
     def _root(self, destinations: Sequence[str]) -> str:
-        """Return the device on which a value is reduced that does not travel by ``_add_pack``."""
+        """Return the device that reduces a value which does not travel by ``_add_pack``."""
         return self._own_device or destinations[0]
 
     @property
     def _own_devices(self) -> tuple[str, ...]:
-        """The devices that the ops object itself names, which the values' frameworks must have."""
+        """The devices that the ops object itself names; the values' frameworks must have them."""
         return () if self._own_device is None else (self._own_device,)
 
     def _asked_executor(self) -> Executor | None:
-        """Return the executor that is to run what it does not refuse; None if calls are not asked for one."""
+        """Return the executor that the caller asked for, to run the calls that it accepts; None if any will do."""
         return None
 
     def _notes(self, call: CallSummary) -> tuple[str, ...]:  # noqa: ARG002
@@ -342,7 +390,7 @@ class CrossDeviceOps(abc.ABC):
         )
 
     def _moved(self, collective: str, entry: Entry, options: CommunicationOptions) -> tuple[Plan, Results]:
-        """Plan and run what computes nothing."""
+        """Plan and run a collective that only moves values."""
         plan = self._plan_for(PlanRequest(collective, type(self).__name__, (entry,), summarise((entry,)), options))
         return plan, execute(plan, [part.operand for part in entry.parts])
 
@@ -352,7 +400,10 @@ class CrossDeviceOps(abc.ABC):
 
 
 def _read_batch(asked: Sequence[tuple[Any, Any]], out: object) -> list[ReadPair]:
-    """Read the arrays of a batch; what ``out`` has none for needs the slow path, which will say so."""
+    """Read the arrays of a batch for the fast path.
+
+    A pair without an entry in ``out`` loses its key: the slow path raises the error.
+    """
     if out is None:
         return [read_pair(value, destinations, None) for value, destinations in asked]
     ends = list(out) if isinstance(out, list | tuple) and len(out) == len(asked) else [None] * len(asked)

@@ -1,4 +1,4 @@
-"""The three classes of ops: everything on one device; packed, each pack along its own tree; by NCCL."""
+"""The three classes of ops: all packs on one device; each pack along its own tree; by NCCL."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ from treefold.reduce_op import ReduceOp
 class ReductionToOneDevice(CrossDeviceOps):
     """Copies all contributions to one device, combines them there, and copies the result to the destinations.
 
-    ``reduce_to_device``: where; None for the first destination. ``accumulation_fn``: combines instead of treefold; it
-    is called once per array with the list of the replicas' arrays, read-only and unpacked, and returns one like them;
-    MEAN divides afterwards; sparse rows are concatenated without it.
-
     Source: ``tf.distribute.ReductionToOneDevice``.
+
+    Args:
+        reduce_to_device: The device; None for the first destination.
+        accumulation_fn: Combines the values in place of treefold. It is called once per array with the list of the
+            replicas' arrays, read-only and unpacked, and returns an array of the same shape and dtype. MEAN divides
+            afterwards. Sparse rows are concatenated without it. None: treefold combines.
+        accumulate: ``"exact"`` or ``"native"``, see ``CrossDeviceOps``.
+        topology: None; a machine is refused.
+        group: The ranks that reduce together, see ``CrossDeviceOps``; not with ``accumulation_fn``.
 
     Raises:
         ArgumentError: ``accumulation_fn`` cannot be called.
-        DeviceError: ``reduce_to_device`` does not parse; whether it exists is seen when it is used.
+        DeviceError: ``reduce_to_device`` does not parse. Whether it exists is checked by the first call.
 
     """
 
@@ -45,7 +50,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         topology: object = None,
         group: object = None,
     ) -> None:
-        """Remember where and how."""
+        """Remember the device and the function."""
         super().__init__(accumulate=accumulate, topology=topology, group=group)
         if accumulation_fn is not None and not callable(accumulation_fn):
             raise ArgumentError.option(accumulation_fn=accumulation_fn)
@@ -80,22 +85,30 @@ _NO_NCCL = "NCCL is not used, because {}: each pack is reduced on one device, th
 
 
 class AllReduceCrossDeviceOps(CrossDeviceOps):
-    """All-reduce with packing; values with other destinations are reduced on the first of those.
+    """Reduces values in packs, each pack along a tree of its own or by NCCL.
 
-    ``all_reduce_alg``: ``"hierarchical_copy"``, two groups of devices side by side, then across, roots rotating from
-    pack to pack; or ``"nccl"``, see ``NcclAllReduce``.
-    ``num_packs``: per dtype, all values laid behind each other and cut into so many packs, equal but for one element;
-    0: no packing; ``"auto"``: one pack per device. With ``num_packs=0``, values of at most
-    ``agg_small_grads_max_bytes`` are grouped, at most ``agg_small_grads_max_group`` together; 0 in either turns that
-    off. ``CommunicationOptions.bytes_per_pack`` > 0 overrides both.
-    ``topology``, for ``"hierarchical_copy"``: packs travel along trees that together fill this machine's links best,
-    one pack per tree: the best ``num_packs`` of equal size; with ``"auto"`` by the method that is predicted to be the
-    quickest for the bytes at hand, which for large ones are the optimal trees, in packs of sizes that differ.
+    A value that does not return to the devices that it lies on is reduced alone, on its first destination.
 
     Source: ``AllReduceCrossDeviceOps`` in TensorFlow's ``cross_device_ops.py``.
 
+    Args:
+        all_reduce_alg: ``"nccl"``, see ``NcclAllReduce``; or ``"hierarchical_copy"``: devices reduce within two groups
+            side by side, then across, and the roots rotate from pack to pack.
+        num_packs: The values of one dtype are laid behind each other and cut into this number of packs, whose sizes
+            differ by at most one element. 0: no packing. ``"auto"``: one pack per device.
+            ``CommunicationOptions.bytes_per_pack`` > 0 overrides it.
+        agg_small_grads_max_bytes: With ``num_packs=0``, values of at most this many bytes are grouped; 0: none are.
+            ``bytes_per_pack`` > 0 overrides it, too.
+        agg_small_grads_max_group: The most values in one such group; 0: no groups.
+        accumulate: ``"exact"`` or ``"native"``, see ``CrossDeviceOps``.
+        topology: For ``"hierarchical_copy"``: a machine, see ``CrossDeviceOps``. Packs then travel along the trees that
+            together use its links best, one pack per tree, and ``num_packs`` is the number of trees of equal share.
+            ``"auto"`` takes the method with the shortest predicted time for the bytes at hand; for large values these
+            are the optimal trees, in packs of different sizes.
+        group: The ranks that reduce together, see ``CrossDeviceOps``.
+
     Raises:
-        ArgumentError: an unknown ``all_reduce_alg``, or a number that is not a whole one ≥ 0.
+        ArgumentError: ``all_reduce_alg`` is unknown, or a number is not a whole one ≥ 0.
 
     """
 
@@ -110,7 +123,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         topology: object = None,
         group: object = None,
     ) -> None:
-        """Check how to pack and along which trees to reduce."""
+        """Check the packing and the algorithm."""
         if not is_word(all_reduce_alg, _ALGORITHMS):
             raise ArgumentError.choice(_ALGORITHMS, all_reduce_alg=all_reduce_alg)
         self._all_reduce_alg = all_reduce_alg
@@ -173,10 +186,16 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
 
 
 class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
-    """All-reduce through two groups of devices, for any number of them; what shares a device is folded there first.
+    """All-reduce through two groups of devices, for any number of them; each device first folds its own contributions.
 
-    Costs 2·(n − 1) copies of each pack between n devices; with a ``topology``, along that machine's trees instead.
+    A pack costs 2·(n − 1) copies between n devices; with a ``topology``, it follows that machine's trees.
     Source: ``tf.distribute.HierarchicalCopyAllReduce``, which loses the last replica of an odd count.
+
+    Args:
+        num_packs: See ``AllReduceCrossDeviceOps``.
+        accumulate: ``"exact"`` or ``"native"``, see ``CrossDeviceOps``.
+        topology: The machine whose links packs follow, see ``AllReduceCrossDeviceOps``.
+        group: The ranks that reduce together, see ``CrossDeviceOps``.
 
     Raises:
         ArgumentError: ``num_packs`` is not a whole number ≥ 0 or ``"auto"``.
@@ -191,15 +210,25 @@ class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
 
 
 class NcclAllReduce(AllReduceCrossDeviceOps):
-    """All-reduce by NCCL, between PyTorch's tensors on different GPUs of this process; a call of NCCL for each pack.
+    """All-reduce by NCCL, one call per pack, between PyTorch's tensors on different GPUs of this process.
 
-    Elsewhere each pack is reduced on one device, the documented fallback: ``plan`` says so and why, and where the
-    values are on GPUs a ``RuntimeWarning``, too. 16-bit floats travel as float32 and are rounded once, unless
-    ``accumulate="native"``; float32 and float64 are added as they are, in NCCL's order. What NCCL does not do, or
-    otherwise (MIN and MAX of floats, where it loses NaN; products of complex numbers; the MEAN of 64-bit integers;
-    weights), is done by PyTorch. ``CommunicationOptions(timeout_seconds=…)`` waits for the end, so long at most.
+    Values that are not such tensors are reduced on one device per pack, the documented fallback. The plan's notes give
+    the reason, and a ``RuntimeWarning`` does where the values are on GPUs.
+
+    Floats of 16 bits travel as float32 and are rounded once, unless ``accumulate="native"``; float32 and float64 are
+    added as they are, in NCCL's order.
+
+    PyTorch computes MIN and MAX of floats, where NCCL loses NaN, products of complex numbers, the MEAN of 64-bit
+    integers, and weights. With ``CommunicationOptions(timeout_seconds=…)`` a call waits until it has ended, at most for
+    that time.
 
     Source: ``tf.distribute.NcclAllReduce``.
+
+    Args:
+        num_packs: See ``AllReduceCrossDeviceOps``.
+        accumulate: ``"exact"`` or ``"native"``, see ``CrossDeviceOps``.
+        topology: None; a machine is refused.
+        group: The ranks that reduce together, see ``CrossDeviceOps``.
 
     Raises:
         ArgumentError: ``num_packs`` is not a whole number ≥ 0 or ``"auto"``.

@@ -21,10 +21,10 @@ from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerRepli
 
 
 class GroupedOps:
-    """What an ops object does with a group: this process brings its replicas and gets results on its destinations."""
+    """The calls of an ops object to its group: this rank's replicas go in, results come out on its destinations."""
 
     def __init__(self, group: object, accumulate: str) -> None:
-        """Take a group, or connect the ranks of a ProcessGroup or communicator, for as long as this object lives."""
+        """Use a group, or connect the ranks of a ProcessGroup or communicator for the lifetime of this object."""
         self.group = group if isinstance(group, Group) else connect(group)
         self._link = self.group.link
         self._reductions, self._collectives = Reductions(self._link, accumulate), Collectives(self._link)
@@ -43,7 +43,7 @@ class GroupedOps:
         batch = _as_one(values)
         ends = self._ends([asked for _, asked in pairs], values)
         targets = [()] * len(pairs) if out is None else _targets(out, ends.own)
-        # In place, or copied from new results where this rank is not among the destinations of all values.
+        # The group writes into out arrays if this rank is a destination of every value; else results are copied there.
         is_taken = all(targets)
         taken = [components[0] for components in targets] if is_taken else None
         reduced = self._reductions.all_reduce(batch, op, out=taken, weights=weights, destinations=ends.words)
@@ -54,10 +54,10 @@ class GroupedOps:
 
     @one_call
     def gather(self, value: Any, asked: object, axis: int) -> Mirrored:
-        """Lay the arrays of all ranks' replicas behind each other, on this rank's destinations.
+        """Concatenate the arrays of all ranks' replicas, in order, on this rank's destinations.
 
         Raises:
-            TreefoldError: one of its kinds, on all ranks.
+            TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
         """
         given = as_distributed(value, "per_replica_value")
@@ -66,19 +66,19 @@ class GroupedOps:
         return Mirrored.made(_on_all(result, ends.own[0], (), is_taken=False), ends.own[0], None)
 
     def plan(self, values: Sequence[Any]) -> Plan:
-        """Return the plan of ``reduce`` if every rank brings as many replicas as this one; no rank takes part.
+        """Return the plan of ``reduce`` if every rank brings as many replicas as this one; no other rank takes part.
 
         Raises:
-            TreefoldError: one of its kinds.
+            TreefoldError: A subclass from ``treefold.errors``.
 
         """
         return self._reductions.plan(_as_one([as_distributed(value, "per_replica_value") for value in values]), "sum")
 
     def _ends(self, asked: Sequence[object], values: Sequence[DistributedValues]) -> _Ends:
-        """Return this rank's destinations of each value: all of them, or, where they name ranks, its own.
+        """Return this rank's destinations of each value: all of them, or, where they name ranks, those of this rank.
 
         Raises:
-            DeviceError: some name a rank and some do not, a rank is not in the group, or a device is not there.
+            DeviceError: Some name a rank and some do not, a rank is not in the group, or a device does not exist.
 
         """
         own, words = [], []
@@ -112,17 +112,17 @@ class GroupedOps:
 
 
 class _Ends(NamedTuple):
-    """Destinations on this rank, value by value, and all of them in words, where they name ranks."""
+    """Destinations on this rank, value by value; and, where they name ranks, the destinations on all ranks in words."""
 
     own: list[tuple[str, ...]]
     words: str
 
 
 def _as_one(values: Sequence[DistributedValues]) -> PerReplica[list[Any]]:
-    """Return the values of a batch as one value, whose replicas are lists.
+    """Return the values of a batch as one value: each of its replicas is the list of that replica's values.
 
     Raises:
-        ArgumentError: they have different numbers of replicas.
+        ArgumentError: The values have different numbers of replicas.
 
     """
     counts = [len(value) for value in values]
@@ -138,7 +138,7 @@ def _targets(out: object, ends: Sequence[Sequence[str]]) -> list[tuple[Any, ...]
     """Return the components of ``out`` that take each result.
 
     Raises:
-        OutputError: they are not as many as the destinations, or not like the first of them.
+        OutputError: Their number is not that of the destinations, or they differ from the first of them.
 
     """
     if not isinstance(out, list | tuple):
@@ -154,7 +154,7 @@ def _targets(out: object, ends: Sequence[Sequence[str]]) -> list[tuple[Any, ...]
 
 
 def _check_like(first: Any, other: Any, index: int) -> None:
-    """Refuse a further component that could not take a copy of what the first one takes."""
+    """Refuse a further component that cannot take a copy of the first one."""
     (wanted, structure), (leaves, own) = flatten(first), flatten(other)
     if own != structure:
         raise OutputError.structure(index, str(own), str(structure))
@@ -180,7 +180,15 @@ def _components(out: Any, count: int) -> tuple[Any, ...]:
 
 
 def _on_all(result: Any, devices: Sequence[str], into: Sequence[Any], *, is_taken: bool) -> tuple[Any, ...]:
-    """Return a result on each device of this process; ``into``: arrays that take it, of which the first may have it."""
+    """Return a result on each device of this process.
+
+    Args:
+        result: The group's result.
+        devices: This rank's destinations.
+        into: The out arrays of the destinations; empty: copy to new arrays.
+        is_taken: Whether the group has written the result into the first of ``into``.
+
+    """
     if not devices:
         return ()
     if not into:

@@ -1,4 +1,4 @@
-"""From validated values to a checked plan: what it depends on, and how values travel, along a machine's trees, too."""
+"""Turns validated values into a checked plan: which values travel together, and along which trees of a machine."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from treefold.planners.packing import Item, Pack, PackingPolicy, by_dtype, split
 if TYPE_CHECKING:
     from treefold.topology import Topology
 
-#: Its multiples fall evenly between 0 and 1, however many there are.
+#: The golden ratio's fractional part: multiples of it, modulo 1, are spread evenly, however many there are.
 _GOLDEN = Fraction(75025, 121393)
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How values whose destinations are their own devices travel, and where the others meet.
+    """How the values of one plan travel.
 
-    ``packs``: cuts the values of one list of devices into packs. ``add_pack``: plans one pack, by its number among
-    all packs of the plan, those without elements included. ``root``: the device on which a value is reduced that does
-    not travel this way. ``meets``: whether all contributions to a pack meet as they are, wherever they travel.
+    Args:
+        packs: Cuts the values of one list of devices into packs.
+        add_pack: Plans one pack, given its number among all packs of the plan; packs without elements count.
+        root: Returns the device that reduces a value which does not return to the devices that it lies on.
+        meets: Whether every contribution reaches the fold as it is, by whatever route: no partial fold travels.
+
     """
 
     packs: Callable[[Sequence[Item], tuple[str, ...]], tuple[Pack, ...]]
@@ -47,10 +50,13 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class ReductionTerms:
-    """What an ops object says of a reduction, whatever carries it.
+    """The part of an ops object's arguments that decides a reduction, whether or not a plan carries it.
 
-    ``own_devices``: those that the ops object itself names. ``root``: the device on which a value is reduced that no
-    plan carries, by its destinations.
+    Args:
+        fold: The arithmetic.
+        own_devices: The devices that the ops object itself names.
+        root: Returns the device that reduces a value, given its destinations, if no plan carries it.
+
     """
 
     fold: Fold
@@ -75,7 +81,7 @@ class PlanRequest:
 
     @cached_property
     def work(self) -> tuple[LeafWork, ...]:
-        """What the planners see: no arrays."""
+        """The planners' view of the values, without arrays."""
         return tuple(
             LeafWork(Leaf(part.dtype, part.goal), part.lengths, entry.sources, entry.destinations)
             for entry in self.entries
@@ -84,7 +90,7 @@ class PlanRequest:
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """Where each leaf stands in the caller's values."""
+        """The path of each leaf in the caller's values."""
         is_batch = len(self.entries) > 1
         return tuple(
             f"[{index}]{part.path}" if is_batch else part.path
@@ -94,26 +100,27 @@ class PlanRequest:
 
     @cached_property
     def executor(self) -> Executor:
-        """What runs the plan: the one asked for if it can, else whatever runs such calls.
+        """The executor that runs the plan: the one asked for if it can, else the one chosen for such calls.
 
-        With ``is_walked`` step by step: what devices with memories of their own would do is asked for.
+        With ``is_walked`` it is the local executor, which runs step by step, as devices with memories of their own
+        need.
         """
         return LOCAL if self.is_walked else choose_executor(self.call, self.asked)
 
     @property
     def is_on_one_memory(self) -> bool:
-        """Whether the executor folds each element once: on one memory, a tree would only move it more often."""
+        """Whether the executor folds each element once: in one memory, a tree would only move it more often."""
         return EXECUTORS[self.executor.name].runs_in_one_pass(self.call.devices)
 
     @property
     def key(self) -> Hashable:
-        """What a cached plan is found by."""
+        """The key of the plan in the cache."""
         how = (self.executor.name, self.call.accumulate, self.policy, self.is_weighted, self.notes)
         return (self.collective, self.work, self.paths, self.call.frameworks, *how)
 
 
 def summarise(entries: Sequence[Entry], accumulate: str = "wide", own_devices: tuple[str, ...] = ()) -> CallSummary:
-    """Return what executors are told of a call; ``own_devices``: those that its ops object names."""
+    """Return the executors' view of a call; ``own_devices``: the devices that its ops object names."""
     parts = [part for entry in entries for part in entry.parts]
     devices = frozenset(own_devices).union(*[(*entry.sources, *entry.destinations) for entry in entries])
     is_host = all(device_type(device) == "cpu" for device in devices)
@@ -129,9 +136,9 @@ def summarise(entries: Sequence[Entry], accumulate: str = "wide", own_devices: t
 def make_plan(request: PlanRequest, router: Router) -> Plan:
     """Plan a request and prove the plan.
 
-    What lies on one memory is folded in one pass, without a tree. Elsewhere, values of one framework whose destinations
-    are their own devices are packed together, per list of devices, and travel as the router says; the others, one by
-    one, meet on its root of their destinations.
+    Values in one memory are folded in one pass, without a tree. Elsewhere, values of one framework that return to the
+    devices they lie on are packed together, per list of devices, and the router sends the packs. Each other value is
+    reduced on the router's root of its destinations.
     """
     builder = PlanBuilder(request.work)
     executor, accumulate = request.executor, request.call.accumulate
@@ -178,7 +185,7 @@ def _add_packs(builder: PlanBuilder, request: PlanRequest, router: Router) -> No
 
 
 def _must_meet(request: PlanRequest, dtype: str) -> bool:
-    """Whether partial folds must not travel, because they would lose what the fold needs, as in 64 bits."""
+    """Return whether no partial fold may travel: it would lose bits that weights or integers of 64 bits need."""
     return request.is_weighted or dtype in WIDE_INTEGERS
 
 
@@ -186,9 +193,9 @@ def read_topology(value: object) -> Topology | None:
     """Return the machine that a ``topology=`` argument names, None for None.
 
     Raises:
-        ArgumentError: it is neither a ``Topology``, nor a known name, nor a file.
-        TopologyError: no machine has this name.
-        ParseError: the file does not hold a topology.
+        ArgumentError: It is neither a ``Topology``, nor a known name, nor a file.
+        TopologyError: No machine has this name.
+        ParseError: The file does not hold a topology.
 
     """
     if value is None:
@@ -199,27 +206,27 @@ def read_topology(value: object) -> Topology | None:
 
 
 class MachineTrees:
-    """The trees of one machine for any of its devices, found once. Safe to use from many threads."""
+    """The trees of one machine for any of its devices, found once per set of devices. Safe to use from many threads."""
 
     def __init__(self, topology: Topology, num_packs: int | str) -> None:
-        """Remember the machine; ``num_packs`` ≥ 1: so many trees of equal share, else what is quickest for the size."""
+        """Remember the machine; ``num_packs`` ≥ 1: that many trees of equal share, else the quickest for the size."""
         from treefold.topology.for_ops import MethodsBySize  # noqa: PLC0415 - as above
 
         self._topology = topology
         self._methods = MethodsBySize(topology, num_packs)
 
     def check_devices(self, devices: Sequence[str]) -> None:
-        """Refuse devices that the machine does not have or does not join.
+        """Refuse devices that the machine does not have or does not connect.
 
         Raises:
-            TopologyError: naming them.
+            TopologyError: Its sentence names them.
 
         """
         self._topology.restricted(tuple(dict.fromkeys(devices)))
 
     def router(self, policy: PackingPolicy, root: Callable[[Sequence[str]], str]) -> Router:
-        """Return how the values of one call travel: one pack per tree, or packs as the policy says over the trees."""
-        methods: list[tuple[Method, int]] = []  # of each pack that packs made, in order, and which share it has
+        """Return the router of one call: one pack per tree, or the policy's packs, in turn, over the trees."""
+        methods: list[tuple[Method, int]] = []  # the method and share of each pack that ``packs`` has made
 
         def packs(items: Sequence[Item], sources: tuple[str, ...]) -> tuple[Pack, ...]:
             devices = tuple(dict.fromkeys(sources))
@@ -243,6 +250,6 @@ class MachineTrees:
 
 
 def _in_turn(shares: Sequence[Fraction], number: int) -> int:
-    """Return which share takes a pack that was not cut for one: each in proportion, over any run of packs."""
+    """Return the share for a pack that was not cut for one: any run of packs meets the shares in proportion."""
     ends = list(itertools.accumulate(shares))
     return bisect.bisect_right(ends, (number * _GOLDEN) % 1 * ends[-1])

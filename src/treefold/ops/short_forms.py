@@ -13,7 +13,7 @@ from treefold.ops.cross_device_ops import HierarchicalCopyAllReduce, ReductionTo
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import DistributedValues, Mirrored, PerReplica, T, Weights
 
-# They hold nothing but plans they have made.
+# Shared by all callers: between calls they keep nothing but plans.
 _ALL_REDUCE = HierarchicalCopyAllReduce(num_packs="auto")
 _REDUCE = ReductionToOneDevice()
 
@@ -44,12 +44,19 @@ def all_reduce(
 ) -> Any:
     """Return the reduction of ``values``, one per replica, once for every replica.
 
-    The results are of the type of the values; Python's own numbers become NumPy arrays without axes. A list gives a
-    list; a ``PerReplica`` gives a ``Mirrored``, whose ``plan`` is the plan that ran. ``out``: a list of
-    arrays or pytrees that take the results, such as ``values`` itself. ``weights``: MEAN only.
+    Results have the type of the values; Python's own numbers become 0-d NumPy arrays.
+
+    Args:
+        values: Arrays or pytrees of arrays that agree in structure, shapes and dtypes, one per replica.
+        op: A ``ReduceOp`` or its name.
+        out: A list of arrays or pytrees that take the results, such as ``values`` itself. None: new arrays.
+        weights: One number per replica, for MEAN only. None: all replicas weigh the same.
+
+    Returns:
+        A list for a list. A ``Mirrored`` for a ``PerReplica``; its ``plan`` is the plan that ran.
 
     Raises:
-        TreefoldError: one of its kinds; see ``CrossDeviceOps.reduce``.
+        TreefoldError: A subclass from ``treefold.errors``; see ``CrossDeviceOps.reduce``.
 
     >>> [int(total) for total in all_reduce([1, 2, 4])]
     [7, 7, 7]
@@ -58,7 +65,7 @@ def all_reduce(
     replicas = per_replica(values, "values")
     targets = None
     if out is not None:
-        # The same object for the same list: that is how a call in place is recognised.
+        # The same object for the same list: the fast path recognises a call in place by it.
         targets = replicas if out is values else PerReplica(read_sequence(out, "out"))
     result = _ALL_REDUCE.reduce(op, replicas, replicas, out=targets, weights=weights)
     return result if replicas is values else list(result.values)
@@ -74,11 +81,18 @@ def reduce(
 ) -> T:
     """Return the reduction of ``values``, one per replica, on one device.
 
-    ``to``: that device, by its name or as an object such as ``torch.device``, or an array on it; None: the device of
-    the first replica. The rest is as in ``all_reduce``.
+    Args:
+        values: Arrays or pytrees of arrays that agree in structure, shapes and dtypes, one per replica.
+        op: A ``ReduceOp`` or its name.
+        to: The device, as its name, an object such as ``torch.device``, or an array on it. None: the device of the
+            first replica.
+        weights: One number per replica, for MEAN only. None: all replicas weigh the same.
+
+    Returns:
+        One value of the type, structure and shapes of a replica's.
 
     Raises:
-        TreefoldError: one of its kinds; see ``CrossDeviceOps.reduce``.
+        TreefoldError: A subclass from ``treefold.errors``; see ``CrossDeviceOps.reduce``.
 
     >>> float(reduce([1.0, 2.0], "mean", to="cpu:0"))
     1.5
@@ -92,8 +106,15 @@ def reduce(
 def broadcast(value: T, destinations: Any) -> list[T]:
     """Return one copy of ``value`` for each destination.
 
+    Args:
+        value: An array, ``IndexedSlices`` or a pytree of them.
+        destinations: The devices, as ``CrossDeviceOps.reduce`` takes them.
+
+    Returns:
+        The copies, in the order of the destinations.
+
     Raises:
-        TreefoldError: one of its kinds; see ``CrossDeviceOps.broadcast``.
+        TreefoldError: A subclass from ``treefold.errors``; see ``CrossDeviceOps.broadcast``.
 
     >>> [int(copy) for copy in broadcast(7, ["cpu:0", "cpu:1"])]
     [7, 7]
@@ -102,7 +123,7 @@ def broadcast(value: T, destinations: Any) -> list[T]:
 
 
 def check_op(op: object, caller: str) -> None:
-    """Refuse a value in the op's place: ``all_reduce(a, b)``."""
+    """Refuse a value in the place of the op, as in ``all_reduce(a, b)``."""
     if type(op) is str or isinstance(op, str | ReduceOp):  # the usual one first: every call asks this
         return
     if isinstance(op, list | tuple | dict | DistributedValues) or backend_of(op) is not None:
@@ -113,10 +134,10 @@ def check_op(op: object, caller: str) -> None:
 
 
 def per_replica(values: Sequence[T] | DistributedValues[T], what: str) -> DistributedValues[T]:
-    """Return the values of a short form as distributed; errors call them ``what``.
+    """Return the values of a short form as distributed values; ``what`` is their name in errors.
 
     Raises:
-        ArgumentError: they are no list or tuple, or empty.
+        ArgumentError: They are not a list or tuple, or empty.
 
     """
     if type(values) is list and values:
