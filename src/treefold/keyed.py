@@ -1,4 +1,4 @@
-"""Values by key: a bounded cache without a lock, and lists."""
+"""Values by key: a bounded cache without a lock, and lists of values with one key."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 class BoundedCache(Generic[Key, Value]):
     """The values that were put in last, by key. Copies and pickles of it are empty.
 
-    It may be used from many threads, and from signal handlers and finalizers that interrupt it in the same thread:
-    there is no lock that they could wait for, only single operations on a dictionary, which Python makes whole. Two
+    A cache may be used from many threads, and from signal handlers and finalizers that interrupt it in the same thread.
+    A lock would make those wait for ever, so there is none: every step is one atomic operation on a dictionary. Two
     threads that miss may therefore both make a value; the later one stays.
     """
 
     def __init__(self, max_entries: int) -> None:
         """Start empty."""
         self._max_entries = max_entries
-        # One dictionary for good: ``get`` is bound to it, and would go on reading one that was replaced.
+        # Never replaced: ``get`` is bound to this dictionary.
         self._entries: dict[Key, Value] = {}
-        #: Returns the value for a key, or None if it is not there. The dictionary's own: calls on the fast path count.
+        #: Returns the value for a key, or None if there is none. The dictionary's own method: it is on the fast path.
         self.get: Callable[[Key], Value | None] = self._entries.get
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value as the newest; beyond the bound the oldest are forgotten."""
+        """Keep a value as the newest, and drop the oldest ones beyond the bound."""
         self._entries.pop(key, None)  # a key that is set again would keep its old turn
         self._entries[key] = value
         # After the entry is in: a thread that is interrupted here leaves one too many, which the next ``put`` removes.

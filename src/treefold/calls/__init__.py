@@ -1,1 +1,1 @@
-"""Reading a call: recognised as a kind that went well before, or validated; and wrapping its results."""
+"""Reading a call: the fast path recognises it, or it is validated; and wrapping its results."""

@@ -1,4 +1,4 @@
-"""Validation of what stands beside the values: destinations, pairs, options, weights."""
+"""Validation of a call's arguments beside the values: destinations, pairs, options, weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices
 
 NO_OPTIONS = CommunicationOptions()
-#: Stands for destinations that are the device of the first replica, which is known once the values are read.
+#: Stands, as destinations, for the device of the first replica, which is known once the values are read.
 FIRST_REPLICA = object()
 
 
@@ -29,8 +29,8 @@ def read_destinations(destinations: object) -> tuple[str, ...]:
     """Return the canonical device of each component that the result is to have.
 
     Raises:
-        ArgumentError: not one of the forms, or empty.
-        DeviceError: a device does not parse or is another process's.
+        ArgumentError: They are not in one of the forms, or empty.
+        DeviceError: A device does not parse or belongs to another process.
 
     """
     if isinstance(destinations, DistributedValues):
@@ -54,20 +54,20 @@ def read_destinations(destinations: object) -> tuple[str, ...]:
 
 
 def as_asked(device: str, destinations: object) -> str:
-    """Return a device as the caller has written it among destinations; if it came otherwise, its canonical name."""
+    """Return a device in the caller's spelling among destinations, or by its canonical name if it is not there."""
     words = (str(word) for word in _listed(destinations) or () if read_device(word) == device)
     return next(words, device)
 
 
 def _listed(destinations: object) -> Sequence[object] | None:
-    """Return destinations that are devices as a sequence of these; None for anything else."""
+    """Return destinations as a sequence if they are devices; None if they are anything else."""
     if _is_device(destinations):
         return (destinations,)
     return destinations if isinstance(destinations, list | tuple) else None
 
 
 def _is_device(value: object) -> bool:
-    """Tell whether a value is a name, or a device of a loaded framework: TensorFlow's are tuples, too."""
+    """Return whether a value is a name, or a device of a loaded framework: TensorFlow's are tuples, too."""
     return isinstance(value, str) or any(backend.name_of(value) is not None for backend in loaded_backends())
 
 
@@ -75,7 +75,7 @@ def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
     """Return the (value, destinations) pairs of a batch as a list.
 
     Raises:
-        ArgumentError: it is no sequence or iterator, or an element is not a tuple of two.
+        ArgumentError: It is no sequence or iterator, or an element is not a tuple of two.
 
     """
     is_unordered = isinstance(pairs, str | bytes | Mapping | AbstractSet | DistributedValues)
@@ -93,10 +93,10 @@ def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
 
 
 def check_accumulate(accumulate: object) -> None:
-    """Refuse what is no way to accumulate.
+    """Refuse a value of ``accumulate`` that does not exist.
 
     Raises:
-        ArgumentError: saying which there are.
+        ArgumentError: Its sentence lists the values that do.
 
     """
     if is_word(accumulate, ("wide",)):
@@ -109,16 +109,16 @@ def check_accumulate(accumulate: object) -> None:
 
 
 def is_word(value: object, words: Container[str]) -> bool:
-    """Tell whether a value is one of these words. Arrays, which compare element by element, are none."""
+    """Return whether a value is one of these words. An array, which compares element by element, is not."""
     return isinstance(value, str) and value in words
 
 
 def read_options(options: object, experimental_hints: object) -> CommunicationOptions:
-    """Return the options of a call, under whichever of their two names they came.
+    """Return the options of a call, which come under either of two names.
 
     Raises:
-        CallError: they came under both.
-        ArgumentError: they are something else.
+        CallError: Both names are given.
+        ArgumentError: They are not ``CommunicationOptions``.
 
     """
     if options is not None and experimental_hints is not None:
@@ -135,7 +135,7 @@ def check_honoured(options: CommunicationOptions, executor: Executor) -> None:
     """Refuse options that an executor would have to drop.
 
     Raises:
-        ArgumentError: a time-out, or an implementation that is not this executor.
+        ArgumentError: A time-out, or an implementation that is not this executor.
 
     """
     who = f"the {executor.name} executor, which runs this plan"
@@ -149,7 +149,7 @@ def read_sequence(values: object, what: str) -> Sequence[Any]:
     """Return the values of a short form: a list or tuple, or distributed values.
 
     Raises:
-        ArgumentError: it is something else, or empty.
+        ArgumentError: It is something else, or empty.
 
     """
     if isinstance(values, DistributedValues):
@@ -168,8 +168,8 @@ def read_weights(weights: object, op: ReduceOp) -> tuple[int, ...] | None:
     """Return the weights of a MEAN as whole numbers without a common divisor, exactly in the ratio of the given ones.
 
     Raises:
-        ArgumentError: the op is not MEAN; they are no sequence or one-dimensional array of real numbers; one of them is
-            negative or not finite, or all are 0; as whole numbers they have more than 4,096 bits.
+        ArgumentError: The op is not MEAN; they are not a sequence or 1-d array of real numbers; one is negative or not
+            finite, or all are 0; or, as whole numbers, they have more than 4,096 bits.
 
     """
     exact = read_fractions(weights, op)
@@ -190,12 +190,12 @@ def read_weights(weights: object, op: ReduceOp) -> tuple[int, ...] | None:
 
 
 def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -> tuple[Fraction, ...] | None:
-    """Return the weights of a MEAN, or of some of its replicas, as the numbers that they are.
+    """Return the weights of a MEAN, or of some of its replicas, as exact fractions.
 
-    ``are_signed``: they may be below 0, as those of a combination.
+    ``are_signed``: whether they may be below 0, as those of a combination.
 
     Raises:
-        ArgumentError: as ``read_weights``, but all may be 0.
+        ArgumentError: As in ``read_weights``, but all may be 0.
 
     """
     if weights is None:
@@ -218,7 +218,7 @@ def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -
 
 
 def _is_row(values: object) -> TypeGuard[Sequence[Any]]:
-    """Tell whether these stand in an order: a sequence, or an array of one axis. A dict gives its keys, a set any."""
+    """Return whether values have an order: a sequence or a 1-d array. A dict would give its keys, a set any order."""
     if isinstance(values, Sequence):
         return not isinstance(values, str | bytes | bytearray | memoryview)
     backend = _backend_of(values)
@@ -226,13 +226,13 @@ def _is_row(values: object) -> TypeGuard[Sequence[Any]]:
 
 
 def read_number(weight: Any) -> Fraction:
-    """Return one weight as the number that it is: of a float, its binary value.
+    """Return the exact value of one weight; a float's is its binary value.
 
     Raises:
-        ArgumentError: it is a real number that does not tell its exact value.
-        TypeError: it is no real number. Text, which ``Fraction`` would read, is none.
-        ValueError: it is NaN.
-        OverflowError: it is infinite, or a ``Decimal`` that would fill the memory.
+        ArgumentError: It is a real number of a class that does not give its exact value.
+        TypeError: It is not a real number. Text is not one, although ``Fraction`` would read it.
+        ValueError: It is NaN.
+        OverflowError: It is infinite, or a ``Decimal`` that would fill the memory.
 
     """
     if isinstance(weight, decimal.Decimal):
@@ -259,10 +259,10 @@ _SCALARS = frozenset(((), dtype) for dtype in (*FLOATS, *INTEGERS, "bool"))
 
 
 def _backend_of(array: object) -> ArrayBackend | None:
-    """Return the backend of an array that can be read, None for what is no array.
+    """Return the backend of an array that can be read, or None if it is not an array.
 
     Raises:
-        ArgumentError: it is an array that its framework cannot read here and now, such as a tracer.
+        ArgumentError: It is an array that its framework cannot read here and now, such as a tracer.
 
     """
     backend = backend_of(array)

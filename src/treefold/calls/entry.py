@@ -1,4 +1,4 @@
-"""Validation of values: from what was read of them to leaves that all replicas agree on; and back, from results."""
+"""Validation of values: turns components into leaves that all replicas agree on, and results into components."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerRepli
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One array of a leaf in all replicas: what the planner needs (dtype, lengths) and what the executor needs."""
+    """One array of a leaf in all replicas, for the planner (dtype, lengths) and the executor (operand)."""
 
     path: str
     dtype: str
@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LeafForm:
-    """How a leaf's result is put together from its parts: one for an array, two for sparse rows, none for None."""
+    """How many parts make a leaf's result: one for an array, two for sparse rows, none for None."""
 
     num_parts: int
     dense_shape: Any = None
@@ -41,7 +41,7 @@ class LeafForm:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value with its destinations, validated. ``columns``: what was read of each leaf, replica by replica."""
+    """One validated value with its destinations. ``columns``: each leaf as it was read, replica by replica."""
 
     structure: optree.PyTreeSpec
     forms: tuple[LeafForm, ...]
@@ -62,7 +62,7 @@ class Entry:
         return set(self.sources) == set(self.destinations)
 
 
-#: Makes the parts of one leaf from its path and what each replica brings.
+#: Makes the parts of one leaf from its path and its array in each replica.
 LeafReader = Callable[[str, list[Brought]], tuple[LeafForm, list[Part]]]
 
 
@@ -70,8 +70,8 @@ def as_distributed(value: object, what: str) -> DistributedValues:
     """Return a value as distributed: itself, or one array or ``IndexedSlices`` as one replica on its device.
 
     Raises:
-        ArgumentError: it is a bare list, tuple or dict, or nothing that a loaded framework knows.
-        CallError: it is a class.
+        ArgumentError: It is a bare list, tuple or dict, or nothing that a loaded framework knows.
+        CallError: It is a class.
 
     """
     if isinstance(value, DistributedValues):
@@ -95,12 +95,12 @@ def read_entry(
 ) -> Entry:
     """Check that the replicas agree and the devices exist.
 
-    ``is_planned``: contents do not matter, only shapes.
+    ``is_planned``: only shapes matter, not contents.
 
     Raises:
-        ArgumentError: the destinations are not one of their forms.
-        MismatchError: structures differ; ``read_leaf`` raises the rest.
-        DeviceError: a source or destination does not exist for the arrays' framework.
+        ArgumentError: The destinations are not in one of their forms.
+        MismatchError: Structures differ; ``read_leaf`` raises the other mismatches.
+        DeviceError: A source or destination does not exist for the arrays' framework.
 
     """
     ends = None if destinations is value or destinations is FIRST_REPLICA else read_destinations(destinations)
@@ -125,10 +125,10 @@ def read_entry(
 
 
 def read_devices(value: DistributedValues, columns: Sequence[Sequence[Brought]]) -> tuple[str, ...]:
-    """Return the device of each component, whose leaves are given column by column.
+    """Return the device of each component; ``columns`` holds, for each leaf, its array in every component.
 
     Raises:
-        DeviceError: a component is on several devices, or on another than was said.
+        DeviceError: A component is on several devices, or not on the device that its value names.
 
     """
     rows = zip(*columns, strict=True) if columns else [()] * len(value)
@@ -141,10 +141,10 @@ def device_of(leaf: Brought) -> str | None:
 
 
 def check_devices(backend: ArrayBackend, devices: Sequence[str], asked: object = None) -> None:
-    """Refuse devices that an array's framework does not have. ``asked``: some of them as the caller has written them.
+    """Refuse devices that an array's framework does not have. ``asked``: some of them, in the caller's spelling.
 
     Raises:
-        DeviceError: naming the first.
+        DeviceError: Its sentence names the first.
 
     """
     for device in dict.fromkeys(devices):
@@ -157,19 +157,19 @@ def common_backend(path: str, arrays: Sequence[Any]) -> ArrayBackend:
     """Return the one backend that owns all arrays of a leaf.
 
     Raises:
-        ArgumentError: one of them is no array.
-        MismatchError: they are of several frameworks.
+        ArgumentError: One of them is not an array.
+        MismatchError: They belong to several frameworks.
 
     """
     return agreed_backend(path, [ReadArray(array, backend_of(array)) for array in arrays])
 
 
 def agreed_backend(path: str, leaves: Sequence[ReadArray]) -> ArrayBackend:
-    """Return the one backend of the arrays of a leaf.
+    """Return the one backend of the arrays of a leaf, as they were read.
 
     Raises:
-        ArgumentError: one of them is no array.
-        MismatchError: they are of several frameworks.
+        ArgumentError: One of them is not an array.
+        MismatchError: They belong to several frameworks.
 
     """
     first = leaves[0].backend
@@ -184,10 +184,10 @@ def agreed_backend(path: str, leaves: Sequence[ReadArray]) -> ArrayBackend:
 
 
 def check_refusals(path: str, leaves: Sequence[Brought], what: str = "Replica {}") -> None:
-    """Refuse arrays that their framework's backend cannot read as they are, sparse rows' among them.
+    """Refuse arrays, in sparse rows too, that their framework's backend cannot read as they are.
 
     Raises:
-        ArgumentError: naming the first replica that brings one.
+        ArgumentError: Its sentence names the first replica with such an array.
 
     """
     for replica, leaf in enumerate(leaves):
@@ -198,12 +198,12 @@ def check_refusals(path: str, leaves: Sequence[Brought], what: str = "Replica {}
 
 
 def at(path: str) -> str:
-    """Return " at ['a']['b']" for a leaf's path, nothing for a bare array."""
+    """Return " at ['a']['b']" for a leaf's path, and "" for a bare array."""
     return f" at {path}" if path else ""
 
 
 def _difference(first: optree.PyTreeSpec, other: optree.PyTreeSpec) -> str:
-    """Say, by the path of a leaf, in what another structure differs from replica 0's."""
+    """Describe, by the path of a leaf, how another structure differs from replica 0's."""
     paths, others = leaf_paths(first), leaf_paths(other)
     missing = next((path for path in paths if path not in others), None)
     extra = next((path for path in others if path not in paths), None)
@@ -232,7 +232,7 @@ def wrap(results: Results, entries: Sequence[Entry], plan: Plan) -> list[Mirrore
 
 
 def moved_axis(results: Results, entry: Entry, axis: int) -> Results:
-    """Return gathered arrays, which executors make along their first axis, with that axis where it belongs."""
+    """Return gathered arrays with axis ``axis`` in its place; executors make it the first one."""
     moved: Results = []
     for part, arrays in zip(entry.parts, results, strict=True):
         backend, target = part.operand.backend, axis % len(part.operand.shape)

@@ -1,7 +1,7 @@
-"""The fast path of calls that a training loop repeats: recognised by what was read of them, repeated by their executor.
+"""The fast path for calls that a training loop repeats: a key recognises the call, and its executor repeats it.
 
-A key says all that the validation and the plan of a call depend on: structures, backends, shapes, dtypes, devices, op
-and options. What depends on the arrays themselves, their memory, the executor checks every time, or declines.
+A key holds everything that validation and the plan depend on: structures, backends, shapes, dtypes, devices, op and
+options. The executor checks the arrays' memory in every call, and declines if it does not suit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kind = TypeVar("Kind")
 
 
 class KnownCalls(BoundedCache[Hashable, Kind]):
-    """The kinds of calls that went well before, of ops or of a group, with what repeats each. Holds no array."""
+    """The kinds of calls that have succeeded, of ops or of a group, and how to repeat each. Holds no array."""
 
     def __init__(self, max_entries: int = 256) -> None:
         """Start empty."""
@@ -33,7 +33,7 @@ class KnownCalls(BoundedCache[Hashable, Kind]):
 
 @dataclass(frozen=True, slots=True)
 class KnownReduce:
-    """A valid kind of call of ops, as the slow path left it: its plan, and what repeats it."""
+    """One kind of valid call of ops: the plan that the slow path made, and the function that repeats it."""
 
     plan: Plan
     destinations: tuple[tuple[str, ...], ...]
@@ -41,7 +41,12 @@ class KnownReduce:
 
 
 def repeat_row(calls: KnownCalls[KnownReduce], op: object, pair: ReadPair) -> Mirrored | None:
-    """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
+    """Repeat a call, without options, of one value that is one row: ``repeat`` without its loops.
+
+    Returns:
+        The result; None, with nothing done, if the call needs the slow path.
+
+    """
     # Classes are compared by identity: objects of a subclass may hash and compare as they like, and keys must not.
     key, value, target = pair
     if (
@@ -51,7 +56,7 @@ def repeat_row(calls: KnownCalls[KnownReduce], op: object, pair: ReadPair) -> Mi
         or (type(op) is not str and type(op) is not ReduceOp)
     ):
         return None
-    # What ``call_key`` makes of one pair; None stands for no options.
+    # The key that ``call_key`` returns for one pair; None stands for no options.
     known = calls.get((op, None, key))
     if known is None:
         return None
@@ -80,9 +85,9 @@ def repeat(known: KnownReduce, pairs: Sequence[ReadPair]) -> list[Mirrored] | No
 
 
 def known_reduce(plan: Plan, fold: Fold, entries: Sequence[Entry], targets: Results | None) -> KnownReduce | None:
-    """Return what to keep of what the slow path found out, with what ``out`` was; None if it cannot be repeated."""
+    """Return what the fast path keeps of a call that has succeeded, or None if it cannot be repeated."""
     backends = [part.operand.backend for entry in entries for part in entry.parts]
-    # Repeating is one pass in replica order: it stands for the plan only where that gives the plan's own bits.
+    # The fast path is one pass in replica order: it replaces the plan only where it gives the plan's bits.
     if plan.guarantee == "per_plan" or plan.accumulate == "callback" or not _are_reached(plan, backends, targets or []):
         return None
     repeated = repeater(plan, fold, backends)
@@ -90,7 +95,7 @@ def known_reduce(plan: Plan, fold: Fold, entries: Sequence[Entry], targets: Resu
 
 
 def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results) -> bool:
-    """Tell whether a plan's executor can write into targets: host arrays may stand for a result on any device."""
+    """Return whether a plan's executor can write into targets: host arrays may stand for a result on any device."""
     if plan.traits.shares_memory:
         return True
     pairs = zip(backends, targets, strict=False)
@@ -102,7 +107,7 @@ def _rows(readings: Sequence[Reading | None]) -> list[Row]:
 
 
 def _components(value: Reading | None, made: Iterator[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return one value's results component by component, which are given leaf by leaf."""
+    """Return one value's results component by component; ``made`` gives them leaf by leaf."""
     if not isinstance(value, ReadTree):
         return next(made)
     columns = [next(made) for _ in value.rows]

@@ -22,12 +22,12 @@ _ARRAY = LeafForm(1)
 def read_folded_leaf(path: str, leaves: list[Brought], fold: Fold | None) -> tuple[LeafForm, list[Part]]:
     """Read a leaf that is to be reduced: arrays, sparse rows, both, or None in every replica.
 
-    Without ``fold``, some op must have a meaning for the dtype; that is what planning needs.
+    Without ``fold``, for planning, the dtype must suit some op.
 
     Raises:
-        MismatchError: the replicas disagree.
-        DtypeError: the op has no meaning for the dtype.
-        ArgumentError: a leaf is no array, or the op has no meaning for sparse rows.
+        MismatchError: The replicas disagree.
+        DtypeError: The op has no meaning for the dtype.
+        ArgumentError: A leaf is not an array, or the op has no meaning for sparse rows.
 
     """
     if _all_none(path, leaves):
@@ -73,9 +73,9 @@ def read_copied_leaf(path: str, leaves: list[Brought]) -> tuple[LeafForm, list[P
 
 
 def read_gathered_leaf(path: str, leaves: list[Brought], axis: int) -> tuple[LeafForm, list[Part]]:
-    """Read a leaf that is to be gathered along ``axis``: arrays whose shapes differ there only.
+    """Read a leaf that is to be gathered along ``axis``: their shapes may differ on that axis only.
 
-    The operand's arrays have that axis first, so that flat concatenation gathers.
+    The operand's arrays have that axis first, so that concatenating them, flattened, gathers.
     """
     if _all_none(path, leaves):
         return _NOTHING, []
@@ -176,7 +176,7 @@ def _rows_part(path: str, leaves: Sequence[ReadArray], goal: Goal) -> Part:
 
 
 def _check_slices(path: str, leaves: Sequence[Brought]) -> None:
-    """Check each ``IndexedSlices`` by itself: its parts must fit."""
+    """Check that the parts of each ``IndexedSlices`` fit each other."""
     for replica, leaf in enumerate(leaves):
         if not isinstance(leaf, Slices):
             continue

@@ -1,4 +1,4 @@
-"""Validation of ``out``: whatever cannot take the result is refused before anything is written."""
+"""Validation of ``out``: an array that cannot take its result is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _COMPONENT = "Component {} of out"
 def read_out(out: object, readings: Sequence[Reading | None], entries: Sequence[Entry], fold: Fold) -> Results:
     """Return the arrays of ``out``, one entry per pair, as executors take them: per leaf, per component.
 
-    ``readings``: what was read of distributed values among them.
+    ``readings``: each entry as it was read, None if it is not a distributed value.
 
     Raises:
-        OutputError: wrong form, count, devices, structure, shape, dtype, framework; sparse or immutable; or memory
-            that overlaps a value's without being exactly that value's, or an array's own.
+        OutputError: The form, count, devices, structure, shape, dtype or framework is wrong; an array is sparse or
+            immutable; or its memory overlaps an input's without being exactly that input's, or overlaps itself.
 
     """
     if not isinstance(out, list | tuple):
@@ -62,7 +62,7 @@ def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) 
             raise OutputError.structure(index, _brief(structure), _brief(entry.structure))
     is_in_place = reading is entry.reading
     columns = entry.columns if is_in_place else leaves_of(reading)
-    # In place the replicas are what the caller brought: all_reduce_ has no out.
+    # In place, errors name the replica: all_reduce_ has no argument ``out``.
     owner = "Replica {}" if is_in_place else _COMPONENT
     if isinstance(out, DistributedValues):
         _check_devices(read_devices(out, columns), entry.destinations)
@@ -82,7 +82,7 @@ def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) 
 
 
 def _check_devices(found: Sequence[str], destinations: Sequence[str]) -> None:
-    """Arrays on a device must stand where their destination does; host arrays stand for any ``cpu:k``."""
+    """Check that arrays on a device lie on their destination; host arrays stand for any ``cpu:k``."""
     for index, (device, destination) in enumerate(zip(found, destinations, strict=True)):
         # Host arrays without named devices count as cpu:0, cpu:1 …; that is no statement to be held to.
         if device not in {destination, f"cpu:{index}"}:
@@ -152,13 +152,17 @@ class _Extent(NamedTuple):
 def check_overlaps(
     inputs: list[tuple[str, list[HostArray | None]]], outputs: list[list[HostArray | None]], are_in_place: list[bool]
 ) -> None:
-    """Sweep over all memory in order of address; only neighbours can overlap.
+    """Refuse outputs that share memory, unless with the whole of one input of the same leaf.
 
-    ``inputs``: for each leaf its path and its footprints in every replica; ``outputs``: those in every component;
-    ``are_in_place``: whether these are the replicas' own arrays.
+    All memory is swept in order of address: an extent is compared with those that are still open where it begins.
+
+    Args:
+        inputs: Each leaf's path, and its footprints in every replica.
+        outputs: Each leaf's footprints in every component.
+        are_in_place: For each leaf, whether its outputs are the replicas' own arrays.
 
     Raises:
-        OutputError: an output shares memory with anything but the whole of one input of its leaf.
+        OutputError: An output shares memory with anything else.
 
     """
     extents = []
@@ -183,16 +187,17 @@ def check_overlaps(
 
 
 def overlaps_itself(array: HostArray | None) -> bool:
-    """Tell whether elements of one array share memory, as those of a broadcast array or of sliding windows do."""
+    """Return whether elements of one array share memory, as in a broadcast array or in sliding windows."""
     if array is None or not array.size:
         return False
-    # Two elements that differ first on some axis share memory as their neighbours do that stand at 0 on all axes before
-    # it, one of them on this axis, too. From the largest stride on, these lie apart in all usual layouts.
+    # Let two elements that share memory differ first on axis k. Shifted to index 0 of the axes before k, and one of
+    # them to index 0 of k, they still share it. So for each axis, compare index 0 with all others. Axes are sorted by
+    # stride, the largest first: in usual layouts the two halves then lie apart.
     rest = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
     for _ in range(array.ndim):
         if _shares_memory(rest[:1], rest[1:]):
             return True
-        rest = rest[0, ...]  # a view to the last: memory on a device cannot be read from here
+        rest = rest[0, ...]  # ``...`` keeps a 0-d view: a scalar would read memory that may be on a device
     return False
 
 

@@ -1,7 +1,7 @@
-"""The one reader of calls: each leaf of each value is read once, for the fast path and the slow path alike.
+"""The one reader of calls: it reads each leaf of each value once, for the fast path and the slow path alike.
 
-Arrays of one leaf that agree, row-major and on one device, are read at once into a ``Row``, whose key is what a call of
-such arrays is recognised by. Validation asks for ``ReadArray`` records, which a row yields, too.
+Arrays of one leaf that agree, are row-major and lie on one device are read at once into a ``Row``. The row's key
+recognises later calls of such arrays. Validation asks for ``ReadArray`` records, which rows yield, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, StructureKey, flatten
 
 _MOST_ELEMENTS = 2**63
-#: In a key: the value itself is meant.
+#: In a key, stands for the value itself, as destinations or as ``out``.
 _ITSELF = True
 _NAMES = frozenset({str})
 _LEAF = flatten(None)[1]
@@ -33,8 +33,15 @@ _LEAF = flatten(None)[1]
 class ReadArray:
     """One array in one replica.
 
-    ``backend``: None for what is no array. ``device``: None for host memory. ``view``: NumPy's, None if it is not in
-    host memory or has no contents. ``refusal``: why it cannot be reduced; then nothing behind it was read.
+    Args:
+        array: The object that the caller brought.
+        backend: The array's backend; None if the object is not an array.
+        refusal: Why the array cannot be reduced, or None; if it cannot, the fields below are empty.
+        shape: Its shape.
+        dtype: Its dtype's canonical name.
+        device: Its device; None for host memory.
+        view: NumPy's view of it; None if it is not in host memory or has no contents.
+
     """
 
     array: Any
@@ -47,7 +54,7 @@ class ReadArray:
 
     @property
     def is_in_host_memory(self) -> bool:
-        """Whether it is; what has no contents, as planning allows, stands for host memory where it is on no device."""
+        """Whether its memory is the host's. A shape without contents, from planning, counts if it names no device."""
         return self.view is not None or self.device is None
 
 
@@ -60,16 +67,20 @@ class Slices:
     indices: ReadArray
 
 
-#: What one replica brings.
+#: One leaf of one replica.
 Brought = ReadArray | Slices | None
 
 
 @dataclass(eq=False, slots=True)
 class ReadTree:
-    """Components that are not the arrays of one row: their structures, and each leaf's arrays.
+    """Components that are not the arrays of one row.
 
-    ``rows``: of each leaf, None where its arrays make none. ``key``: what a call of such components is recognised by;
-    None if some leaf makes no row. There are no leaves where the structures differ.
+    Args:
+        key: Recognises a call of such components; None if some leaf has no row.
+        rows: The row of each leaf, None where its arrays do not make one.
+        structures: The structure of each component.
+        columns: For each leaf, its array in every component; empty if the structures differ.
+
     """
 
     key: Hashable | None
@@ -83,9 +94,13 @@ Reading = Row | ReadTree
 
 
 class ReadPair(NamedTuple):
-    """A value and what takes its result, as they were read; None is what needs the slow path, or no ``out``.
+    """A value and its out array, as they were read.
 
-    ``key``: what they and their destinations are recognised by, None if they cannot be.
+    Args:
+        key: Recognises both and their destinations; None if it cannot.
+        value: The components; None if the value needs the slow path.
+        target: The components of ``out``; None if it needs the slow path, or if there is none.
+
     """
 
     key: Hashable | None
@@ -113,11 +128,11 @@ def read_pair(value: object, destinations: object, out: object) -> ReadPair:
 
 
 def call_key(op: object, options: CommunicationOptions, pairs: Sequence[ReadPair]) -> Hashable | None:
-    """Return what a call is recognised by, None if it cannot be."""
+    """Return the key that recognises a call, or None if it has none."""
     if type(op) is not str and type(op) is not ReduceOp:
         return None
     keys = [pair.key for pair in pairs]
-    # An enumeration's hash is computed in Python, so the usual options stand for themselves.
+    # None stands for the usual options: hashing them would hash an enumeration, in Python.
     return None if None in keys else (op, None if options is NO_OPTIONS else options, *keys)
 
 
@@ -125,7 +140,7 @@ def read_components(components: tuple[Any, ...]) -> Reading:
     """Read the components of a value.
 
     Raises:
-        ArgumentError: one is nested too deeply.
+        ArgumentError: A component is nested too deeply.
 
     """
     row = read_row(components)
@@ -143,7 +158,7 @@ def read_components(components: tuple[Any, ...]) -> Reading:
 
 
 def structures_of(reading: Reading) -> Sequence[optree.PyTreeSpec]:
-    """Return the structure of each component; those of the arrays of a row are all the same."""
+    """Return the structure of each component; in a row, each is a bare leaf."""
     return reading.structures if isinstance(reading, ReadTree) else [_LEAF] * len(reading.arrays)
 
 
@@ -153,9 +168,9 @@ def rows_of(reading: Reading) -> list[Row]:
 
 
 def leaves_of(reading: Reading, *, is_planned: bool = False) -> list[list[Brought]]:
-    """Read, for each leaf of the structure, what each replica brings.
+    """Return, for each leaf of the structure, its array in each replica.
 
-    ``is_planned``: contents do not matter, only shapes.
+    ``is_planned``: only shapes matter, not contents.
     """
     if not isinstance(reading, ReadTree):
         return [_leaves_of_row(reading, is_planned=is_planned)]
@@ -168,10 +183,10 @@ def leaves_of(reading: Reading, *, is_planned: bool = False) -> list[list[Brough
 
 
 def read_leaf(array: Any, *, is_planned: bool = False) -> Brought:
-    """Read what one replica brings: an array, sparse rows or None; with ``is_planned``, also a bare shape.
+    """Read a leaf of one replica: an array, sparse rows or None; with ``is_planned``, also a bare shape.
 
     Raises:
-        ArgumentError: a bare shape that is none.
+        ArgumentError: A bare shape is not a shape.
 
     """
     if array is None:
@@ -209,7 +224,7 @@ def _leaves_of_row(row: Row, *, is_planned: bool) -> list[Brought]:
 
 
 def _destinations_key(destinations: object) -> Hashable | None:
-    """Return what destinations are recognised by; None for those that have to be read."""
+    """Return the key of destinations, or None for those that have to be read."""
     if type(destinations) is str:
         return destinations
     if (type(destinations) is tuple or type(destinations) is list) and _NAMES.issuperset(map(type, destinations)):
@@ -218,15 +233,15 @@ def _destinations_key(destinations: object) -> Hashable | None:
 
 
 def is_shape(value: object) -> bool:
-    """Tell whether a value has a shape and a dtype, which is all that planning needs."""
+    """Return whether a value has a shape and a dtype; planning needs nothing else."""
     return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
 
 
 def read_shape(shape: object) -> tuple[int, ...]:
-    """Return a shape that a caller has given, of whatever whole numbers it is made.
+    """Return a shape that a caller has given as a tuple of Python's integers.
 
     Raises:
-        ArgumentError: it is no sequence of whole numbers ≥ 0, or of more elements than any memory has.
+        ArgumentError: It is not a sequence of whole numbers ≥ 0, or has more elements than any memory.
 
     """
     try:
