@@ -1,4 +1,4 @@
-"""What goes in and comes out: distributed values, sparse rows, and the pytrees that components may be."""
+"""The values of calls: distributed values, sparse rows, and the pytrees that components may be."""
 
 from treefold.values.distributed import Bare, DistributedValues, Mirrored, PerReplica, T, Weights
 from treefold.values.sparse import IndexedSlices

@@ -25,40 +25,44 @@ else:
 
 
 class HasShape(Protocol):
-    """What every framework's arrays have, and distributed values have not, for type checkers."""
+    """For type checkers: a class with a shape, as the arrays of every framework, but not distributed values, have."""
 
     @property
     def shape(self) -> Any:
         """The length of each axis."""
 
 
-#: What counts as one replica where distributed values are meant.
+#: A value that counts as one replica in the place of distributed values.
 Bare = HasShape | complex | IndexedSlices
 #: One number per replica: a list, a tuple, or an array of one axis.
 Weights = Sequence[float] | HasShape
 
 
-#: The classes of distributed values, which are no components.
+#: The classes of distributed values; their objects cannot be components.
 _KINDS: set[type] = set()
 
 
 class DistributedValues(Generic[T_co]):
     """A tuple of components, each on a device. ``PerReplica`` and ``Mirrored`` say what the components mean.
 
-    A component is an array, a number, an ``IndexedSlices`` or any pytree of these; for type checkers
-    ``PerReplica[np.ndarray]`` says which, and ``reduce`` keeps it. Without ``devices``, arrays on real
-    devices keep theirs and host arrays stand for ``cpu:0``, ``cpu:1`` …, one per component. Nothing is copied.
+    A component is an array, a number, an ``IndexedSlices`` or any pytree of these. For type checkers,
+    ``PerReplica[np.ndarray]`` names the component's type, and ``reduce`` keeps it. Nothing is copied.
+
+    Args:
+        values: A list or tuple with one component per replica, or per destination.
+        devices: The name of each component's device. None: arrays on real devices keep theirs, and host arrays stand
+            for ``cpu:0``, ``cpu:1`` …, one per component.
 
     Raises:
-        ArgumentError: no values, no sequence of values, or not one device per value.
-        DeviceError: an array is on another device than ``devices`` says, or one component is on several.
+        ArgumentError: ``values`` is empty or not a sequence of values, or there is not one device per value.
+        DeviceError: An array is not on the device that ``devices`` names, or one component is on several.
 
     """
 
     __slots__ = ("__weakref__", "_devices", "_values")
 
     def __init_subclass__(cls) -> None:
-        """Know the class: its objects are no components."""
+        """Add the class to those that cannot be components."""
         super().__init_subclass__()
         _KINDS.add(cls)
 
@@ -102,10 +106,10 @@ class DistributedValues(Generic[T_co]):
         )
 
     def device_of(self, index: int, found: Sequence[str | None]) -> str:
-        """Return the device of component ``index``, whose leaves are on these devices, None being host memory.
+        """Return the device of component ``index``; ``found``: the device of each of its leaves, None for host memory.
 
         Raises:
-            DeviceError: they are on several, or on another than was said.
+            DeviceError: They are several, or not the one that ``devices`` named.
 
         """
         said = None if self._devices is None else self._devices[index]
@@ -137,8 +141,8 @@ class DistributedValues(Generic[T_co]):
         """Return component ``index``.
 
         Raises:
-            ComponentError: there is none.
-            CallError: the index is no whole number.
+            ComponentError: There is none.
+            CallError: The index is not a whole number.
 
         """
         try:
@@ -173,6 +177,10 @@ _NO_LISTS = (DistributedValues, str, bytes, dict)
 class PerReplica(DistributedValues[T_co]):
     """One contribution per replica.
 
+    Args:
+        values: See ``DistributedValues``.
+        devices: See ``DistributedValues``.
+
     >>> PerReplica([1.0, 2.0]).devices
     ('cpu:0', 'cpu:1')
     """
@@ -183,7 +191,12 @@ class PerReplica(DistributedValues[T_co]):
 class Mirrored(DistributedValues[T_co]):
     """The same value on every destination, in the order of the destinations.
 
-    ``plan`` is the plan that made it, None if it was made by hand.
+    ``plan`` is the plan that made it, or None if a user did.
+
+    Args:
+        values: See ``DistributedValues``.
+        devices: See ``DistributedValues``.
+
     """
 
     __slots__ = ("plan",)
@@ -196,7 +209,7 @@ class Mirrored(DistributedValues[T_co]):
 
     @classmethod
     def made(cls, values: tuple[T_co, ...], devices: tuple[str, ...], plan: Plan | None) -> Mirrored[T_co]:
-        """Return the result of a plan; components and canonical devices are right already."""
+        """Return the result of a plan; the components and canonical devices are not checked again."""
         mirrored = cls.__new__(cls)  # no __init__: it would look at every component again, in every call
         mirrored._values, mirrored._devices, mirrored.plan = values, devices, plan  # noqa: SLF001 - its own
         return mirrored
@@ -205,7 +218,7 @@ class Mirrored(DistributedValues[T_co]):
         """Return the component on a device.
 
         Raises:
-            DeviceError: there is none.
+            DeviceError: There is none.
 
         """
         wanted, devices = read_device(device), self.devices

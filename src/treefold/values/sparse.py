@@ -10,9 +10,14 @@ from typing import Any
 class IndexedSlices:
     """Rows ``values[i]`` of an array that is zero elsewhere, at ``indices[i]`` of its first axis.
 
-    ``values``: (k, …); ``indices``: (k,), int32 or int64, duplicates allowed (they add up); ``dense_shape``: the whole
-    array's shape, or None if nobody needs it. Reducing concatenates in replica order and keeps duplicates, as
-    TensorFlow does: the result is again ``IndexedSlices``.
+    Reducing concatenates the rows in replica order and keeps duplicates, as TensorFlow does: the result is
+    ``IndexedSlices``, too.
+
+    Args:
+        values: The rows, of shape (k, …).
+        indices: Their positions, of shape (k,), int32 or int64. Duplicates are allowed: such rows add up.
+        dense_shape: The whole array's shape; None if no one needs it.
+
     """
 
     values: Any

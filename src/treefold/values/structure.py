@@ -1,4 +1,4 @@
-"""Pytrees: taking a component apart into leaves, naming them, and putting results back together."""
+"""Pytrees: take a component apart into leaves, name the leaves, and put results back together."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _registered: set[type] = set()
 #: Leaves that need no second look.
 _plain_types = frozenset({np.ndarray, int, float, type(None), IndexedSlices})
 
-#: What arrays raise where a truth is asked of them. Whatever else comes out of a comparison was raised by a handler of
-#: signals, and is not ours to turn into something else.
+#: Errors that arrays raise when they are asked for a truth value. Any other error in a comparison comes from a signal
+#: handler, and passes through.
 _INCOMPARABLE = (TypeError, ValueError, RuntimeError)
 
 
@@ -30,7 +30,7 @@ def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     Dictionaries are flattened in order of their keys, plain dataclasses by their fields.
 
     Raises:
-        ArgumentError: it is nested too deeply, as what contains itself is.
+        ArgumentError: It is nested too deeply, or contains itself.
 
     """
     leaves, spec = _flatten(component)
@@ -45,15 +45,15 @@ def unflatten(spec: optree.PyTreeSpec, leaves: list[Any]) -> Any:
 
 
 def leaf_paths(spec: optree.PyTreeSpec) -> list[str]:
-    """Return each leaf's path as one would write it behind the component: ``"['dense']['kernel']"``, or ``""``."""
+    """Return each leaf's path as Python code behind the component: ``"['dense']['kernel']"``, or ``""``."""
     return [accessor.codify("") for accessor in spec.accessors()]
 
 
 def are_same(one: optree.PyTreeSpec, other: optree.PyTreeSpec) -> bool:
-    """Tell whether two structures are the same, static data of their classes included.
+    """Return whether two structures are the same, static data of their classes included.
 
     Raises:
-        ArgumentError: static data that ``==`` does not compare, such as an array.
+        ArgumentError: ``==`` does not compare some static data, such as an array.
 
     """
     try:
@@ -66,7 +66,7 @@ def are_same(one: optree.PyTreeSpec, other: optree.PyTreeSpec) -> bool:
 
 
 class StructureKey:
-    """A structure as a part of a key. What cannot be compared with it is another one."""
+    """A structure as a part of a key. Structures that cannot be compared are unequal."""
 
     __slots__ = ("_spec",)
 
@@ -75,7 +75,7 @@ class StructureKey:
         self._spec = spec
 
     def __hash__(self) -> int:
-        """Return the structure's own, which leaves static data out, as that may have none."""
+        """Return the structure's own hash, which leaves out static data: these may have none."""
         return hash(self._spec)
 
     def __eq__(self, other: object) -> bool:
@@ -98,9 +98,9 @@ def _flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
 
 
 def _is_registered(leaf: object) -> bool:
-    """Tell whether a leaf is a container of a kind that is now known, though it was not before."""
-    # Arrays of some frameworks are dataclasses too; what has a shape is a leaf. The type is asked first: there are
-    # arrays that have no shape to tell.
+    """Register the class of a leaf that is a container, and return whether it is one."""
+    # Arrays of some frameworks are dataclasses too; anything with a shape is a leaf. The type is asked first, because
+    # the shape of some arrays cannot be read.
     if isinstance(leaf, type | IndexedSlices) or hasattr(type(leaf), "shape") or hasattr(leaf, "shape"):
         return False
     # A framework knows which fields of its users' dataclasses hold arrays.
@@ -147,7 +147,7 @@ def _register(kind: type, take_apart: Any, put_together: Any, entry_type: type[o
     try:
         optree.register_pytree_node(kind, take_apart, put_together, path_entry_type=entry_type, namespace=_NAMESPACE)
     except ValueError:
-        # There already, from another thread or from what interrupted this one? Else nobody could ever take it apart.
+        # Fine if another thread, or a signal handler in this one, has registered it meanwhile; else it stays unknown.
         if optree.register_pytree_node.get(kind, namespace=_NAMESPACE) is None:
             raise
     _registered.add(kind)
