@@ -4,13 +4,13 @@
 
     TreefoldError
     ├── ArgumentError                ValueError           an argument is outside what it may be
-    │   ├── KerasError                                    a use of Keras on many processes that is not taken
-    │   └── ProcessGroupError                             a call of torch.distributed that is not taken
-    ├── CallError                    TypeError            arguments that do not go together, a class for an object
+    │   ├── KerasError                                    a use of Keras on many processes that is not supported
+    │   └── ProcessGroupError                             a call of torch.distributed that is not supported
+    ├── CallError                    TypeError            arguments that exclude each other, a class for an object
     ├── CommandError                 ValueError           a command was called with something that it cannot do
     │   ├── BenchError                                    a benchmark was asked for something that it cannot do
     │   └── CheckpointError                               a file that cannot be averaged, files that do not match
-    │       ├── AverageOptionError                        options of an average that do not go together
+    │       ├── AverageOptionError                        options of an average that exclude each other
     │       └── CheckpointFormatError                     a checkpoint of a format or content that is not averaged
     ├── ComponentError               IndexError           a component that distributed values do not have
     ├── ConformanceError             AssertionError       a backend or channel that does not do what the interface says
@@ -20,29 +20,29 @@
     ├── FrameworkError               ImportError          a framework that is not installed, or too old
     ├── GpuError                     RuntimeError         a reduction on GPUs that cannot start or did not end
     ├── GroupError                   RuntimeError         a group of processes that is closed, forked or in use
-    │   ├── CallMismatchError        ValueError           ranks whose calls differ, a rank that refuses its own
+    │   ├── CallMismatchError        ValueError           ranks that make different calls, a rank that refuses its own
     │   ├── ConnectError             ConnectionError      processes that do not find each other or do not fit together
     │   ├── DeadlineError            TimeoutError         a rank that did not come in time
     │   ├── PeerLostError            ConnectionError      a rank that has ended, left or was interrupted
     │   ├── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
-    ├── InstallationError            ImportError          a native core of other sources, a sub-interpreter
+    ├── InstallationError            ImportError          a native core built from other sources, a sub-interpreter
     ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
-    ├── MissingExtraError            ImportError          what was asked for needs a package that is not installed
-    ├── MissingImplementationError   NotImplementedError  a subclass that does not say how to do what it is asked
+    ├── MissingExtraError            ImportError          a call that needs a package which is not installed
+    ├── MissingImplementationError   NotImplementedError  a subclass without a method that a call needs
     ├── NotFiniteError               RuntimeError         a norm of gradients that had to be finite and is not
     ├── NotReproducibleError         AssertionError       a training whose bits depend on its ranks
     ├── OutputError                  ValueError           ``out`` cannot take the result
     ├── ParseError                   ValueError           text or a file that should describe a machine and does not
     ├── PeerError                    RuntimeError         a library that cannot do the work of a benchmark
     ├── PlanError                    ValueError           a plan that fails its proof, or text that is no plan
-    ├── SimulationError              ValueError           what cannot be priced, measurements that say nothing
-    ├── TopologyError                ValueError           a machine that cannot be, a name that no known machine has
+    ├── SimulationError              ValueError           a plan without a predicted time, useless measurements
+    ├── TopologyError                ValueError           an impossible machine, a name that no known machine has
     └── UnknownNameError             AttributeError       a name that the package does not have
 
-What a caller got wrong is a ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says
-what was got, what is allowed, and what to do. A sentence that is raised in one place stands there; one that is raised
-in several is a classmethod of its class.
+Mistakes of a caller are ``ValueError``, as TensorFlow documents for the same mistakes. A message says what was got,
+what is allowed, and what to do. A message that is raised in one place stands there; one that is raised in several is a
+classmethod of its class.
 """
 
 from treefold.errors.arguments import (

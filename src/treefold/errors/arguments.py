@@ -16,7 +16,7 @@ _DESTINATION_FORMS = (
     "It takes a device (a name, or an object such as torch.device), a sequence of devices, an array, an IndexedSlices, "
     "or any DistributedValues (whose devices are meant)."
 )
-#: The values that options take, for one sentence.
+#: The allowed values of options, as words of a message.
 _ALLOWED = {
     "accumulate": '"exact" (the default) or "native"',
     "accumulation_fn": "a function of the list of arrays, or None",
@@ -31,7 +31,7 @@ _ALLOWED = {
     "value_destination_pairs": "a sequence of (value, destinations) tuples",
     "weights": "a list, tuple or one-dimensional array of one finite number ≥ 0 per replica, not all of them 0",
 }
-#: What to do where ranks make other numbers of steps.
+#: The advice where ranks make different numbers of steps.
 _WHOLE_BATCHES = "x[: batch * treefold.keras.steps(group, len(x) // batch)] for arrays, dataset.take(...) for tf.data"
 
 
@@ -40,7 +40,7 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def option(cls, **option: object) -> Self:
-        """Refuse the value of one of the options above."""
+        """Refuse the value of one of the options in the table above."""
         [(name, value)] = option.items()
         return cls(f"{name} is {short(value)}. It takes {_ALLOWED[name]}.")
 
@@ -75,7 +75,7 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def traced(cls, call: str) -> Self:
-        """A call of a group that cannot stand in a graph that is being traced."""
+        """Refuse a call of a group in a graph that is being traced."""
         return cls(f"{call} cannot be traced into a graph. Call it outside of the traced function.")
 
     @classmethod
@@ -141,7 +141,7 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def slices(cls, replica: int, where: str, got: str, allowed: str) -> Self:
-        """Refuse ``IndexedSlices`` whose parts do not go together."""
+        """Refuse ``IndexedSlices`` with parts that do not fit each other."""
         return cls(f"Replica {replica} has IndexedSlices with {got}{where}. {allowed}")
 
     @classmethod
@@ -159,7 +159,7 @@ class ArgumentError(TreefoldError, ValueError):
     def unequal_parts(
         cls, shape: tuple[int, ...], axis: object, count: int, collective: str = "reduce_scatter"
     ) -> Self:
-        """An array cannot be cut into one part for each rank."""
+        """Refuse an array that cannot be cut into one part for each rank."""
         return cls(
             f"{collective} cannot cut an array of shape {shape} along axis {short(axis)} into {count} equal parts. "
             f"It takes one of the array's axes, of a length that {count} divides; pad the array, or name another axis."
@@ -193,7 +193,7 @@ class ArgumentError(TreefoldError, ValueError):
 
 
 class CallError(TreefoldError, TypeError):
-    """Arguments that do not go together."""
+    """Arguments exclude each other."""
 
     @classmethod
     def both_option_names(cls) -> Self:
@@ -208,7 +208,7 @@ class CallError(TreefoldError, TypeError):
 
 
 class MissingImplementationError(TreefoldError, NotImplementedError):
-    """A subclass without ops does not say how to do what it is asked for."""
+    """A subclass lacks a method that a call needs."""
 
     @classmethod
     def method(cls, owner: str, name: str) -> Self:
@@ -218,7 +218,7 @@ class MissingImplementationError(TreefoldError, NotImplementedError):
 
 
 def unequal_samples(least: float, most: float) -> str:
-    """Return a warning: ranks had batches of other sizes in the same steps."""
+    """Return a warning: in the same steps, ranks had batches of different sizes."""
     return (
         f"In this epoch one rank has trained on {least:.0f} samples and another on {most:.0f}, in as many steps. A "
         f"mean of the means of unequal batches is wrong. Give all ranks whole batches: {_WHOLE_BATCHES}."
@@ -226,7 +226,7 @@ def unequal_samples(least: float, most: float) -> str:
 
 
 def place_in_fit(place: str) -> str:
-    """Return a note for an error of calls that differ: what this rank was doing."""
+    """Return a note for the error of calls that differ: the part of ``fit`` that this rank was in."""
     return (
         f"This rank was {place}. In fit all ranks make the same steps, and have the same callbacks. "
         f"Give them as many whole batches: {_WHOLE_BATCHES}."
@@ -234,11 +234,11 @@ def place_in_fit(place: str) -> str:
 
 
 class KerasError(ArgumentError):
-    """A use of Keras on many processes that ``treefold.keras`` does not take."""
+    """A use of Keras on many processes that ``treefold.keras`` does not support."""
 
     @classmethod
     def array(cls, shape: Sequence[int]) -> Self:
-        """Samples came in place of the number of batches."""
+        """Refuse samples in the place of the number of batches."""
         return cls(
             f"steps got an array of shape {tuple(shape)}, and counts batches. "
             f"Pass len(x) // batch, and train on x[: batch * steps(...)]."
@@ -253,7 +253,7 @@ class KerasError(ArgumentError):
 
     @classmethod
     def unequal_batches(cls, *, is_loader: bool) -> Self:
-        """The last batch of a dataset of tf.data, or of PyTorch's loader, may be smaller."""
+        """Refuse a dataset of tf.data, or a loader of PyTorch's, with a last batch that may be smaller."""
         advice = "DataLoader(..., drop_last=True)" if is_loader else "dataset.batch(n, drop_remainder=True)"
         return cls(
             f"The last batch of this dataset may be smaller, and a mean of the means of unequal batches is wrong. "
@@ -262,16 +262,16 @@ class KerasError(ArgumentError):
 
 
 class ProcessGroupError(ArgumentError):
-    """A call of ``torch.distributed`` that the backend ``"treefold"`` does not take."""
+    """A call of ``torch.distributed`` that the backend ``"treefold"`` does not support."""
 
     @classmethod
     def op(cls, op: str, choices: Sequence[str]) -> Self:
-        """An op of PyTorch's process groups that treefold does not have."""
+        """Refuse an op of PyTorch's process groups that treefold does not have."""
         return cls(f'PyTorch\'s backend "treefold" got ReduceOp.{op}. It takes {listed(choices, quote=False)}.')
 
     @classmethod
     def mean(cls, dtypes: Sequence[str]) -> Self:
-        """A mean of booleans, or of whole numbers beside others in one call."""
+        """Refuse a mean of booleans, or one call with means of whole numbers and of other dtypes."""
         return cls(
             f"ReduceOp.AVG got {listed(dtypes, quote=False)}. It takes floating-point and complex tensors, or whole "
             "numbers of 8 to 64 bits, not both in one call. Convert the tensor first."
@@ -279,12 +279,12 @@ class ProcessGroupError(ArgumentError):
 
     @classmethod
     def arguments(cls, call: str, given: Sequence[str], choices: Sequence[str]) -> Self:
-        """A method of a process group gets what it has no place for."""
+        """Refuse arguments that a method of a process group does not have."""
         return cls(f"After its tensors {call} got {', '.join(given)}. It takes {listed(choices, quote=False)} there.")
 
     @classmethod
     def shared(cls) -> Self:
-        """Tensors of one call share memory."""
+        """Refuse tensors of one call that share memory."""
         return cls(
             "Some tensors of this call share memory, and would be reduced twice. Tensors that are reduced in place "
             "share memory with no other; copy one of them. Nothing was written."
@@ -292,7 +292,7 @@ class ProcessGroupError(ArgumentError):
 
     @classmethod
     def no_memory(cls) -> Self:
-        """PyTorch has allocated nothing for a tensor."""
+        """Refuse a tensor for which PyTorch has allocated nothing."""
         return cls(
             "A tensor has no memory of its own: a transform of torch.func stands for it, or it is to be written and "
             "PyTorch has allocated nothing for its zeros. Call where it has memory, and give a copy of such zeros: "
@@ -301,5 +301,5 @@ class ProcessGroupError(ArgumentError):
 
     @classmethod
     def exchange(cls, size: int) -> Self:
-        """The tensors of an all-to-all are not one for each rank, of one dtype."""
+        """Refuse tensors of an all-to-all that are not one for each rank, of one dtype."""
         return cls(f"all_to_all takes {size} tensors to send and {size} to write, one for each rank, all of one dtype.")

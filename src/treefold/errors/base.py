@@ -11,7 +11,7 @@ _GATHER = (
     "Ops lay replicas behind each other by ops.gather(value, destinations, axis), groups those of all ranks by "
     "group.all_gather(value)."
 )
-#: What is no function of the package, and who has it. Spelt without underscores.
+#: Names that are not functions of the package, without underscores, and where they are methods.
 _ELSEWHERE = {
     "allgather": _GATHER,
     "gather": _GATHER,
@@ -25,8 +25,8 @@ _MODULES = ("tensorflow", "testing", "torch")
 class TreefoldError(Exception):
     """Base of all errors that treefold raises on purpose."""
 
-    # AutoGraph raises an error anew, of the same class and with its own trace, if it is made as an Exception is; of any
-    # other class it makes an error that is no ValueError.
+    # AutoGraph replaces an error by one of the same class with a trace of its own, if the class has Exception's own
+    # __init__. For any other class it makes an error that is not a ValueError.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 
@@ -34,7 +34,7 @@ class TreefoldError(Exception):
     is_alike = False
 
     def alike(self) -> Self:
-        """Return the error itself, which all ranks of a group raise alike.
+        """Return the error itself, marked as one that all ranks of a group raise.
 
         :meta private:
         """
@@ -42,17 +42,17 @@ class TreefoldError(Exception):
         return self
 
     def in_pair(self, index: int) -> Self:
-        """Return the same error, saying which pair of a batch it is about."""
+        """Return the same error, with the number of its pair in the batch."""
         error: Self = type(self)(f"Pair {index}: {self}")
         return error
 
 
 class MissingExtraError(TreefoldError, ImportError):
-    """Something was asked for that needs a package that is not installed."""
+    """A call needs a package that is not installed."""
 
 
 class FrameworkError(TreefoldError, ImportError):
-    """A part of treefold plugs into a framework that is not there, or not as it must be."""
+    """A part of treefold needs a framework that is not installed, or is too old."""
 
     @classmethod
     def missing(cls, module: str, framework: str, package: str, oldest: str) -> Self:
@@ -67,7 +67,7 @@ class FrameworkError(TreefoldError, ImportError):
 
 
 class InstallationError(TreefoldError, ImportError):
-    """The parts of treefold that are installed do not belong together, or cannot be loaded here."""
+    """The installed parts of treefold do not belong together, or cannot be loaded here."""
 
 
 def is_sub_interpreter() -> bool:
@@ -85,7 +85,7 @@ class UnknownNameError(TreefoldError, AttributeError):
 
     @classmethod
     def of_package(cls, name: str, public: Sequence[str]) -> Self:
-        """Say what may be meant, if anything."""
+        """Return the error for a name, with the name that may be meant, if there is one."""
         if name.startswith("__"):  # Python asks for these, and nobody reads the sentence
             return cls(f"treefold has no {name!r}.")
         if name in _MODULES:
@@ -95,7 +95,7 @@ class UnknownNameError(TreefoldError, AttributeError):
 
 
 class ComponentError(TreefoldError, IndexError):
-    """Distributed values have no component at a place."""
+    """Distributed values have no component of this index."""
 
 
 def _meant(name: str, public: Sequence[str]) -> str:
@@ -115,8 +115,8 @@ class GpuError(TreefoldError, RuntimeError):
 
 
 class ConformanceError(TreefoldError, AssertionError):
-    """A backend or a channel does not do what the interface says."""
+    """A backend or a channel breaks a rule of its interface."""
 
 
 class FakeOutOfMemoryError(TreefoldError, MemoryError):
-    """A fake device that was told to fail has failed."""
+    """A fake device failed, as it was told to."""

@@ -45,7 +45,7 @@ _DAMAGE = {
     "record": ("PyTorch", "its record {!r} has {} bytes in place of {}"),
 }
 _NOTHING = "Nothing was written."
-#: What a file or folder is, and what to do about it.
+#: Kinds of files and folders that are not averaged: a description, and the remedy.
 _FORMATS = {
     "lfs": ("a pointer of Git LFS, and not the file itself", "Run git lfs pull in its repository"),
     "html": ("a page in HTML, as servers send in place of a file", "Download it again, logged in where that is needed"),
@@ -96,7 +96,7 @@ class CommandError(TreefoldError, ValueError):
 
     @classmethod
     def system(cls, error: OSError) -> Self:
-        """End a command to which the system refuses something that could not be seen before: a full disk, for one."""
+        """End a command because the system refused something that could not be checked before, such as a full disk."""
         if error.errno == errno.EMFILE:
             return cls(
                 "The system lets this process open too few files (too many open files). Raise the limit, for example "
@@ -112,16 +112,16 @@ class CommandError(TreefoldError, ValueError):
 
     @classmethod
     def missing_packages(cls, packages: Sequence[str], extras: Sequence[str]) -> Self:
-        """Refuse a command whose packages are not all installed; all of its extras are named at once."""
+        """Refuse a command because packages of it are not installed; the message names all of its extras at once."""
         *others, last = packages
         needed = f"{', '.join(others)} and {last}, which are" if others else f"{last}, which is"
         return cls(f'This command needs {needed} not installed. Run pip install "treefold[{",".join(extras)}]".')
 
 
 class CheckpointError(CommandError):
-    """A file that cannot be averaged, or files that do not go together.
+    """A file that cannot be averaged, or files that do not match.
 
-    ``differences``: all in which files disagree, as (tensor, what the first has, another file, what that has).
+    ``differences``: every disagreement, as (tensor, its form in the first file, another file, its form there).
     """
 
     differences: Sequence[tuple[str, str, str, str]] = ()
@@ -136,7 +136,7 @@ class CheckpointError(CommandError):
 
     @classmethod
     def malformed(cls, path: Path, kind: str, reason: str) -> Self:
-        """Refuse a file that is not what its name says."""
+        """Refuse a file with content of another format than its name."""
         return cls(f"{str(path)!r} is no {kind} file: {printable(reason)}. Nothing was written.")
 
     @classmethod
@@ -147,7 +147,7 @@ class CheckpointError(CommandError):
 
     @classmethod
     def foreign(cls, path: Path, kind: str, error: Exception) -> Self:
-        """Refuse a file by what the library that reads it raised."""
+        """Refuse a file because of an error of the library that reads it."""
         line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")
         return cls.malformed(path, kind, line[:_LONGEST_REASON] or type(error).__name__)
 
@@ -186,11 +186,11 @@ class CheckpointError(CommandError):
 
 
 class CheckpointFormatError(CheckpointError):
-    """A checkpoint whose format, layout or content is not averaged as it is."""
+    """A checkpoint with a format, layout or content that is not averaged as it is."""
 
     @classmethod
     def named(cls, path: Path, what: str) -> Self:
-        """Refuse what was recognised, with the remedy of the table above."""
+        """Refuse a recognised format, with the remedy of the table above."""
         found, remedy = _FORMATS[what]
         return cls(f"{str(path)!r} is {found}. {remedy}. {_NOTHING}")
 
@@ -225,7 +225,7 @@ class CheckpointFormatError(CheckpointError):
 
     @classmethod
     def subfolders(cls, folder: Path, names: Sequence[str], *, have_numbers: bool) -> Self:
-        """Refuse a folder whose subfolders hold weights, such as a pipeline of diffusers or a run."""
+        """Refuse a folder with weights in its subfolders only, such as a pipeline of diffusers or a run."""
         remedy = "Say --last with a number, or name them" if have_numbers else "Name one of them for each input"
         found = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")  # noqa: PLR2004 - few
         return cls(f"The folder {str(folder)!r} holds no weights, but folders that do: {found}. {remedy}. {_NOTHING}")
@@ -241,17 +241,17 @@ class CheckpointFormatError(CheckpointError):
 
     @classmethod
     def index(cls, path: Path, reason: str) -> Self:
-        """Refuse an index that does not go with its shards."""
+        """Refuse an index that does not match its shards."""
         return cls(f"The index {str(path)!r} {reason}. Copy the model again. {_NOTHING}")
 
     @classmethod
     def pieces(cls, path: Path, name: str, reason: str) -> Self:
-        """Refuse a distributed checkpoint whose pieces do not make a whole."""
+        """Refuse a distributed checkpoint with pieces that do not cover a tensor exactly once."""
         return cls(f"{str(path)!r} is no whole distributed checkpoint: {name!r} {reason}. Save it again. {_NOTHING}")
 
     @classmethod
     def codes(cls, name: str, dtype: str) -> Self:
-        """Refuse whole numbers that may stand for others by a code."""
+        """Refuse whole numbers that may be codes."""
         return cls(
             f"The inputs differ in {name!r}, of {dtype}: it may count or index, or hold codes of a quantized model or "
             f"pickled state, which have no mean. Average models before they are quantized; else say --integers mean, "
@@ -260,7 +260,7 @@ class CheckpointFormatError(CheckpointError):
 
     @classmethod
     def scaled(cls, name: str, dtype: str) -> Self:
-        """Refuse 8-bit floats that a scale belongs to."""
+        """Refuse 8-bit floats that have a scale beside them."""
         return cls(
             f"The inputs differ in {name!r}, of {dtype} in a quantized model: they are codes that a scale belongs to, "
             f"which have no mean. Average the models before they are quantized; else say --integers first to keep the "
@@ -280,7 +280,7 @@ class CheckpointFormatError(CheckpointError):
 
     @classmethod
     def prefix(cls, prefix: str, paths: Sequence[Path]) -> Self:
-        """Refuse names that agree but for what a wrapper has put before them."""
+        """Refuse names that differ only by a wrapper's prefix."""
         return cls(
             f"Names in {', '.join(repr(str(path)) for path in paths)} begin with {prefix!r}, and others do not. "
             f"Say --strip-prefix {prefix}. {_NOTHING}"
@@ -292,7 +292,7 @@ class CheckpointFormatError(CheckpointError):
 
 
 class AverageOptionError(CheckpointError):
-    """Options of an average that say nothing, too much, or what does not go together."""
+    """Options of an average that do nothing or exclude each other."""
 
     @classmethod
     def weights_text(cls, text: str) -> Self:

@@ -1,4 +1,4 @@
-"""Errors between the processes of a group, and of processes that are to become one."""
+"""Errors between the processes of a group, and of processes that connect to become one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 from treefold.errors.base import TreefoldError
 from treefold.errors.words import seconds_in_words
 
-#: What the state letter of a process that is late means to a reader.
+#: The words for the state letter of a late rank's process.
 _STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
 #: Why a rank is gone.
 _CAUSES = {
@@ -26,18 +26,18 @@ _AGAIN = (
     "This group is over; connect again on all ranks: `treefold.connect()`, or `init_process_group` for PyTorch's "
     "process groups."
 )
-#: Of what a rank says of its error, in characters.
+#: The most characters of a reason that a rank sends to the others.
 _MOST_WORDS = 4096
 
 
 class GroupError(TreefoldError, RuntimeError):
-    """Something went wrong between the processes of a group."""
+    """An error between the processes of a group."""
 
     #: The ranks that are to blame.
     ranks: tuple[int, ...] = ()
 
     def blaming(self, *ranks: int) -> Self:
-        """Return the error itself, which says that these ranks are to blame."""
+        """Return the error itself, with these ranks as those to blame."""
         self.ranks = ranks
         return self
 
@@ -52,7 +52,7 @@ class GroupError(TreefoldError, RuntimeError):
 
     @classmethod
     def closed(cls) -> Self:
-        """A group is used after it was closed."""
+        """Refuse a call of a group that was closed."""
         return cls(
             "This group is closed. After close(), or an error or Ctrl-C in a call, connect again on all ranks: "
             "`group = treefold.connect()`."
@@ -60,7 +60,7 @@ class GroupError(TreefoldError, RuntimeError):
 
     @classmethod
     def forked(cls, rank: int) -> Self:
-        """A forked child uses its parent's group."""
+        """Refuse a call by a forked child of its parent's group."""
         return cls(
             f"This process was forked from rank {rank} and is no rank itself. Only the process that called connect can "
             "use the group; let it reduce, or start workers before it connects."
@@ -68,7 +68,7 @@ class GroupError(TreefoldError, RuntimeError):
 
     @classmethod
     def decided_otherwise(cls, rank: int, decided: Sequence[int], asked: Sequence[int]) -> Self:
-        """Other ranks go on than those that this one asked for."""
+        """Report that the ranks that go on are not those that this rank asked for."""
         onward = f"It was decided that rank{'s' * (len(decided) > 1)} {', '.join(map(str, decided))} may go on"
         if rank not in decided:
             return cls(f"{onward}, without this one, rank {rank}. Connect again to come back.")
@@ -79,7 +79,7 @@ class GroupError(TreefoldError, RuntimeError):
 
     @classmethod
     def concurrent(cls, doing: str) -> Self:
-        """A second thread, a signal handler or a finalizer calls while a call is under way."""
+        """Refuse a call by a second thread, a signal handler or a finalizer while another call is under way."""
         return cls(
             f"This group is in the middle of {doing}, which another thread or a signal handler has interrupted. Ranks "
             "make one call after the other, all in the same order: use one thread, or one group per thread."
@@ -87,12 +87,12 @@ class GroupError(TreefoldError, RuntimeError):
 
     @classmethod
     def unknown_ranks(cls, ranks: object, size: int) -> Self:
-        """``without`` got something else than some of the other ranks."""
+        """Refuse an argument of ``without`` that does not name some of the other ranks."""
         return cls(f"Group.without takes some of the other ranks, of 0 to {size - 1}, and got {ranks!r}.")
 
     @classmethod
     def too_large(cls, nbytes: int, limit: int) -> Self:
-        """A batch does not fit into the memory for results."""
+        """Refuse a batch that does not fit into the memory for results."""
         return cls(
             f"A result of {nbytes} bytes does not fit into the {limit} bytes that this group has for results, so "
             f"nothing was done. Reduce in smaller batches, or set TREEFOLD_GROUP_BYTES={nbytes} in every rank's "
@@ -107,20 +107,20 @@ class PeerLostError(GroupError, ConnectionError):
 
     @classmethod
     def of(cls, cause: str, rank: int) -> Self:
-        """Rank ``rank`` is gone, for one of the causes of the protocol."""
+        """Report that rank ``rank`` is gone; ``cause``: a word of the protocol."""
         return cls(
             f"Rank {rank} {_CAUSES[cause]}, so this call did not happen: outputs are as they were. {_AGAIN}"
         ).blaming(rank)
 
     @classmethod
     def between_hosts(cls, cause: str, ranks: Sequence[int]) -> Self:
-        """These ranks are gone, for one of the causes of the protocol."""
+        """Report that ``ranks`` are gone; ``cause``: a word of the protocol."""
         words = "have ended, or their hosts cannot be reached" if cause == "lost" else _CAUSES[cause]
         return cls(f"{numbered(ranks)} {_number(words, ranks)}, {_AS_THEY_WERE} {_AGAIN_WITHOUT}").blaming(*ranks)
 
     @classmethod
     def given_up(cls, rank: int) -> Self:
-        """The others say that they have lost this rank itself."""
+        """Report that the other ranks have given up this one."""
         return cls(
             f"The other ranks have lost rank {rank}, this one: its connections broke, or it was stopped. It has no "
             "result of this call: outputs are as they were. The others may go on without it: connect again to come "
@@ -129,7 +129,7 @@ class PeerLostError(GroupError, ConnectionError):
 
     @classmethod
     def unexplained(cls, ranks: Sequence[int]) -> Self:
-        """Connections to these ranks are broken, and no other rank says why."""
+        """Report broken connections to these ranks, for which no other rank gives a reason."""
         return cls(
             f"The connections to {numbered(ranks).lower()} and others broke, and nobody says why, so this call did not "
             "happen: outputs are as they were. On gloo ranks tell each other by PyTorch's store: whoever held it, "
@@ -144,7 +144,7 @@ class DeadlineError(GroupError, TimeoutError):
 
     @classmethod
     def of(cls, rank: int, state: str) -> Self:
-        """Rank ``rank``, whose process is in that state, is late."""
+        """Report that rank ``rank`` is late; ``state``: its process's state letter."""
         return cls(
             f"Rank {rank}{_STATES.get(state, '')} had not come by the deadline, so this call did not happen: outputs "
             f"are as they were. {_AGAIN} Give connect a larger timeout_seconds if that rank is only slow."
@@ -152,7 +152,7 @@ class DeadlineError(GroupError, TimeoutError):
 
     @classmethod
     def between_hosts(cls, ranks: Sequence[int]) -> Self:
-        """These ranks have said nothing until the deadline, and a grace behind it."""
+        """Report that ``ranks`` have sent nothing until the deadline and a grace period after it."""
         return cls(
             f"{numbered(ranks)} had not come by the deadline, {_AS_THEY_WERE} {_AGAIN_WITHOUT} Give connect a larger "
             "timeout_seconds if they are only slow."
@@ -160,7 +160,7 @@ class DeadlineError(GroupError, TimeoutError):
 
     @classmethod
     def slow(cls) -> Self:
-        """The deadline has passed, here or on another rank, and all ranks live."""
+        """Report that the deadline has passed, here or on another rank, although all ranks live."""
         return cls(
             f"No rank is missing, but the network or a rank's own work took longer than the deadline, {_AS_THEY_WERE} "
             "Give connect a larger timeout_seconds, and let all ranks connect again."
@@ -168,11 +168,11 @@ class DeadlineError(GroupError, TimeoutError):
 
 
 class CallMismatchError(GroupError, ValueError):
-    """Ranks of a group make calls that differ. Nothing has moved, and the group can be used."""
+    """Ranks of a group make different calls. Nothing has moved, and the group can be used."""
 
     @classmethod
     def of(cls, words: Sequence[str], kinds: Sequence[bytes]) -> Self:
-        """Show one rank of each kind of call: the first two kinds that there are."""
+        """Report the first two kinds of calls, with one rank of each."""
         first = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
         sides = f"Rank {first} calls {words[first]}, while rank 0 calls {words[0]}."
         if words[first] == words[0]:
@@ -183,12 +183,12 @@ class CallMismatchError(GroupError, ValueError):
 
     @classmethod
     def plans(cls) -> Self:
-        """Ranks plan the same call differently."""
+        """Report that ranks plan the same call differently."""
         return cls("Ranks plan this call differently. Install the same treefold, and its native core, on all of them.")
 
     @classmethod
     def refused(cls, rank: int, sentence: str) -> Self:
-        """Another rank could not make its call."""
+        """Report that another rank could not make its call."""
         why = sentence.rstrip(". ")
         return cls(f"Rank {rank} could not make this call: {why}. Nothing was done, on no rank.").blaming(rank)
 
@@ -198,7 +198,7 @@ class SharedMemoryError(GroupError, MemoryError):
 
     @classmethod
     def of_system(cls, error: OSError, nbytes: int = 0) -> Self:
-        """The system refused memory: of so many bytes, or that of a whole group."""
+        """Report that the system refused memory: ``nbytes`` bytes or, if 0, the memory of a whole group."""
         what = f"{nbytes} bytes of shared memory" if nbytes else "the shared memory of a group"
         # Python's own refusals, of a path that is too long for one, have no words of the system.
         return cls(
@@ -221,11 +221,11 @@ def _number(words: str, ranks: Sequence[int]) -> str:
 
 
 class ConnectError(GroupError, ConnectionError):
-    """The processes that should make a group did not find each other, or do not fit together."""
+    """Processes that should become a group did not find each other, or do not fit together."""
 
     @classmethod
     def gloo(cls, problem: str, interfaces: str) -> Self:
-        """PyTorch's gloo has not connected, by the network interfaces that its variable names."""
+        """Report that PyTorch's gloo has not connected over the network interfaces that its variable names."""
         setting = f"GLOO_SOCKET_IFNAME is {interfaces!r}" if interfaces else "GLOO_SOCKET_IFNAME is not set"
         return cls(
             f"gloo did not connect the hosts: {_first_line(problem)}. {setting} on this rank: it names the network "
@@ -234,7 +234,7 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def store(cls, problem: str) -> Self:
-        """PyTorch's store, by which ranks find each other, does not do its part."""
+        """Report that PyTorch's store, through which ranks find each other, does not work."""
         return cls(
             f"The group did not form: PyTorch's store has failed this rank: {_first_line(problem)}. Look at the "
             "network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
@@ -242,12 +242,12 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def differs(cls, name: str, rank: int, got: object, own: object, first: int = 0) -> Self:
-        """Ranks do not fit together."""
+        """Report that ranks do not fit together."""
         return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank {first} has {own!r}.")
 
     @classmethod
     def late(cls, ranks: Sequence[int], seconds: float) -> Self:
-        """Some ranks did not come."""
+        """Report that some ranks did not come."""
         return cls(
             f"{numbered(ranks)} did not connect within {seconds_in_words(seconds)}. Start all ranks, or give connect a "
             "larger connect_timeout_seconds."
@@ -255,7 +255,7 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def out_of_time(cls, rank: int, seconds: float) -> Self:
-        """A deadline has passed, though the ranks may all be there: nobody is to blame."""
+        """Report that a deadline has passed, although all ranks may be there: none is to blame."""
         return cls(
             f"The group did not form: the connect_timeout_seconds of rank {rank} ({seconds_in_words(seconds)}), or of "
             "another rank, was over before all ranks were connected. Give connect more time on all ranks."
@@ -263,7 +263,7 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def replaced(cls, rank: int) -> Self:
-        """A process that the others wait for is gone, and its successor has come."""
+        """Report that a process that the others wait for is gone, and that its successor has come."""
         return cls(
             f"The group did not form: another process has come as rank {rank} while the ranks were being connected. "
             "Connect again."
@@ -271,7 +271,7 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def given_up(cls, ranks: Sequence[int]) -> Self:
-        """Some ranks were there, and have gone before all were connected."""
+        """Report that some ranks were there, and have gone before all were connected."""
         verb = "has" if len(ranks) == 1 else "have"
         return cls(
             f"{numbered(ranks)} {verb} given up connecting before all were connected. Look at what was raised there, "
@@ -280,31 +280,31 @@ class ConnectError(GroupError, ConnectionError):
 
     @staticmethod
     def reason(rank: int, error: BaseException) -> list[Any]:
-        """Return what the others are told of the error for which a rank gives up, for ``announced``."""
+        """Return a rank's number and the reason why it gives up, for ``announced`` on the other ranks."""
         words = str(error) if isinstance(error, TreefoldError) else f"{type(error).__name__} {error}".rstrip()
         return [rank, words[:_MOST_WORDS], list(getattr(error, "ranks", ()))]
 
     @classmethod
     def announced(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
-        """A rank has given up, and told the others why; ``ranks``: whom it blames itself."""
+        """Report that a rank has given up, and why; ``ranks``: the ranks that it blames."""
         if why.startswith("The group did not form"):  # a sentence for all
             return cls(why).blaming(*ranks)
         return cls(f"The group did not form: rank {rank} has given up: {why.rstrip('.')}.").blaming(*ranks or [rank])
 
     @classmethod
     def gone(cls, rank: int) -> Self:
-        """A rank of this host has ended its connection to this one without a word."""
+        """Report that a rank of this host has closed its connection without a word."""
         sentence = f"The group did not form: rank {rank} has ended, or has turned this rank away."
         return cls(sentence).blaming(rank)
 
     @classmethod
     def folder(cls, folder: str, problem: str) -> Self:
-        """The folder where the first rank of a host listens is not there or not as it must be."""
+        """Report that the folder in which the first rank of a host listens is missing or unsuitable."""
         return cls(f"The group did not form: the folder {folder!r}, where the ranks of this host meet, {problem}.")
 
     @classmethod
     def ticket(cls, text: str) -> Self:
-        """A ticket that cannot be read."""
+        """Report that a ticket cannot be read."""
         return cls(
             f"This is no ticket of treefold: {text[:80]!r}. Make them with Ticket.for_ranks(n), one for each rank."
         )

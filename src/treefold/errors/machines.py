@@ -16,7 +16,7 @@ _FORMATS = (
     "`amd-smi topology`, and the plain JSON form"
 )
 _MANY = 6  # names that a sentence lists
-#: The values that the numbers of a simulation take, for one sentence.
+#: The allowed values of a simulation's numbers, as words of a message.
 _ALLOWED = {
     "chunk_bytes": 'a finite number of bytes above 0, None for whole packs, or "auto"',
     "launch_s": "a finite number of seconds, 0 or more",
@@ -26,7 +26,7 @@ _ALLOWED = {
 
 
 class TopologyError(TreefoldError, ValueError):
-    """A machine that does not hold together, a number on it that cannot be, or a name that is not known."""
+    """An inconsistent machine, an impossible number on it, or an unknown name."""
 
     @classmethod
     def named_twice(cls, kind: str, name: str) -> Self:
@@ -101,7 +101,7 @@ def _nearest(name: object, names: Sequence[str]) -> str:
 
 
 class ParseError(TreefoldError, ValueError):
-    """Text that describes no machine, or describes it badly."""
+    """Text that does not describe a machine, or describes an inconsistent one."""
 
     @classmethod
     def no_file(cls, name: str) -> Self:
@@ -184,11 +184,11 @@ class ParseError(TreefoldError, ValueError):
 
 
 class SimulationError(TreefoldError, ValueError):
-    """A plan and a machine that do not go together, or a number from which no time follows."""
+    """A plan does not fit a machine, or a number gives no time."""
 
     @classmethod
     def number(cls, **number: object) -> Self:
-        """Refuse the value of one of the numbers above."""
+        """Refuse the value of one of the numbers in the table above."""
         [(name, value)] = number.items()
         return cls(f"{name} is {short(value)}. It takes {_ALLOWED[name]}.")
 

@@ -31,7 +31,7 @@ class MismatchError(TreefoldError, ValueError):
 
     @classmethod
     def room(cls, rank: int, where: str, room: int, length: int, axis: int) -> Self:
-        """The array of ``out`` on a rank is longer or shorter than the result."""
+        """Refuse an array of ``out`` on a rank that is longer or shorter than the result."""
         return cls(
             f"Rank {rank} has an out{where} of length {room} along axis {axis}, and the result has {length} there. "
             "Nothing was done."
@@ -50,7 +50,7 @@ class DtypeError(TreefoldError, ValueError):
 
     @classmethod
     def of_objects(cls, dtype: str) -> Self:
-        """Memory that other processes read is asked for, for objects of this one."""
+        """Refuse memory that other processes are to read, for elements that are Python objects of this one."""
         return cls(f"{dtype} has elements that are Python objects, which no other process can read. Take numbers.")
 
 
@@ -94,7 +94,7 @@ class OutputError(TreefoldError, ValueError):
 
     @classmethod
     def refused(cls, owner: str, where: str, got: str, advice: str) -> Self:
-        """Its framework does not allow writing into an array now."""
+        """Refuse an array that its framework does not allow to be written now."""
         return cls(f"{owner} has {got}{where}. {advice} Nothing was written.")
 
     @classmethod
@@ -106,7 +106,7 @@ class OutputError(TreefoldError, ValueError):
 
     @classmethod
     def overlap_in_place(cls, replica: int, where: str, other: str) -> Self:
-        """An array of a replica that is to take the result shares memory with another array."""
+        """Refuse a replica's array that is to take the result and shares memory with another array."""
         return cls(
             f"Replica {replica}'s array{where} overlaps {other}. Arrays that are reduced in place share memory with "
             f"no other; copy one of them. Nothing was written."
@@ -125,14 +125,14 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def not_on_host(cls, where: str) -> Self:
-        """An array that the ranks of a group cannot share, because it is not in host memory."""
+        """Refuse an array that the ranks of a group cannot share, because it is not in host memory."""
         return cls(
             f"The value{where} is not in host memory, where the ranks of a group meet. Copy it to the CPU first."
         )
 
     @classmethod
     def missing(cls, device: str, framework: str, *, there: str, why: str, similar: str | None) -> Self:
-        """A framework has no such device. ``there``: those that it has; ``why``: a sentence or nothing."""
+        """Refuse a device that a framework does not have. ``there``: those that it has; ``why``: a sentence or ""."""
         hints = [f"{why} "] * bool(why) + [f"Did you mean {similar}? "] * bool(similar)
         return cls(
             f"{framework} has no device {device} here. {''.join(hints)}It has {there}. Name one of these; nothing is "
@@ -154,7 +154,7 @@ class PlanError(TreefoldError, ValueError):
 
     @classmethod
     def malformed(cls, problem: str) -> Self:
-        """Name a fault of form."""
+        """Refuse a plan with a fault of form."""
         return cls(f"{problem}.")
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Words for values, lists, sizes and times in a sentence."""
+"""Words for values, lists, sizes and times in a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MANY = 6  # names that a sentence lists before it says how many there are
 
 
 def listed(items: Sequence[str], *, quote: bool = True) -> str:
-    """Return choices (quoted, with "or") or a plain enumeration."""
+    """Return choices, quoted and joined with "or", or a plain enumeration."""
     words = [f'"{item}"' if quote else item for item in items]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if quote else ", ".join(words)
 
@@ -32,7 +32,7 @@ def short(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with what a terminal would obey instead of show written as an escape: ``"\x1b"`` for ESC."""
+    r"""Return a text in which the characters that a terminal obeys are written as escapes: ``"\x1b"`` for ESC."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
@@ -84,7 +84,7 @@ def reason_of(error: OSError) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Tell whether a value's repr can be shown. Python writes out no integers of thousands of digits."""
+    """Return whether a value's repr can be shown. Python refuses to write out integers of thousands of digits."""
     if isinstance(value, int):
         return value.bit_length() < 4 * _LONGEST
     return value is None or isinstance(value, float | complex | str | bytes)
