@@ -1,1 +1,1 @@
-"""What carries bytes between hosts: engines that users have, each behind the same seam."""
+"""Engines carry bytes between hosts: gloo and MPI, which users have, behind one interface."""

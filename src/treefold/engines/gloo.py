@@ -27,7 +27,7 @@ from treefold.errors.groups import numbered
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
 _TAGS = 1 << 30
-#: The last tags are nobody's: their receives only expire.
+#: No message has these tags: their receives only expire.
 _NOBODYS = _TAGS
 _MESSAGE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 18
@@ -37,20 +37,20 @@ _TOO_LATE = "it has not ended by the deadline"
 class GlooChannel(Channel):
     """gloo's sends and receives.
 
-    Its transfers cannot be asked whether they are done, so threads wait: for each peer one per rail, and one for what
-    ranks tell each other. The store must survive the ranks that may be lost.
+    gloo's transfers cannot be polled, so threads wait for them: for each peer one per rail, and one for control
+    messages. The store must survive the ranks that may be lost.
     """
 
     def __init__(self, meeting: Meeting, deadline: float) -> None:
         """Connect the ranks of a meeting to each other.
 
         Raises:
-            ConnectError: some were not connected by the deadline, a moment of the monotonic clock, or have given up.
+            ConnectError: Some were not connected by the deadline, a moment of the monotonic clock, or have given up.
 
         """
         self.rank, self.size = meeting.rank, meeting.size
         self._meeting = meeting
-        # Kept: gloo's group holds no more of it than what is C++.
+        # Kept alive here: gloo's group holds only the C++ part of it.
         self._keys = _Keys(meeting)
         self._group = _connected(meeting, self._keys, deadline)
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
@@ -81,13 +81,13 @@ class GlooChannel(Channel):
         except RuntimeError as error:
             self._receives.end(transfer, error)
             return transfer
-        # One thread for each, because it waits for one transfer after the other: behind data that a peer does not send,
-        # or sends over a slower rail, what else it sends would not be heard.
+        # One thread per peer and rail, because a thread waits for its transfers in turn. A message behind data that the
+        # peer does not send, or sends over a slower rail, would not be noticed.
         self._receives.wait_for(transfer, (peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails))
         return transfer
 
     def wait(self, deadline: float) -> Transfer | None:
-        """Return what has ended; None at the deadline."""
+        """Return a transfer that has ended; None at the deadline."""
         return self._receives.next_ended(deadline)
 
     def flush(self, deadline: float) -> None:
@@ -117,7 +117,7 @@ class GlooChannel(Channel):
             store.check([key])  # once this is answered, the others can read it
 
         try:
-            # Before the connections are broken: ranks that notice that look there for the reason.
+            # Before the connections break: ranks that notice it look into the store for the reason.
             with contextlib.suppress(ConnectError):
                 asked(write, deadline)
         finally:
@@ -133,7 +133,7 @@ class GlooChannel(Channel):
         self._has_decided = True
         wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
         key, words = f"{self._meeting.name}/without", json.dumps(wanted)
-        # Those that want another part meet elsewhere.
+        # Ranks that want another set of ranks meet under other keys.
         meeting = Meeting(
             self._meeting.store, f"{key} {words}", wanted.index(self.rank), len(wanted), began=time.monotonic()
         )
@@ -172,7 +172,7 @@ class GlooChannel(Channel):
 class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
     """The store that gloo's constructor sees, which waits for keys of other ranks unless one of them gives up.
 
-    PyTorch's stores would wait as one question, which keeps their client from everybody else, and cannot be ended.
+    PyTorch's stores would wait in one call that blocks their client for everyone else, and cannot be ended.
     """
 
     def __init__(self, meeting: Meeting) -> None:
@@ -186,7 +186,7 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
 
     def get(self, key: str) -> bytes:
         with in_words():
-            value: bytes = self._store.get(f"{self._name}/{key}")  # gloo has waited for it
+            value: bytes = self._store.get(f"{self._name}/{key}")  # gloo has waited for the key
             return value
 
     def wait(self, keys: list[str], timeout: timedelta = _FOREVER) -> None:
@@ -199,7 +199,7 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
 
 
 def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
-    """Return gloo's group, once every rank has connected to every other."""
+    """Return gloo's group once every rank has connected to every other."""
     seconds = max(deadline - time.monotonic(), RETRY_S)
     # In a thread of its own: the constructor hears no signals.
     group = start_aside(
@@ -208,7 +208,7 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
     try:
         wait([group], seconds + GRACE_PERIOD_S)
         connected = group.result(0)
-        # All wait for all: a rank that is connected may end, which would keep others from connecting.
+        # Every rank waits for all: one that is connected might end, and keep others from connecting.
         meeting.exchange("connected", b"", deadline)
     except BaseException as error:
         keys.is_over.set()
@@ -224,7 +224,7 @@ def _not_connected(problem: str) -> ConnectError:
 
 
 class _Connections(NamedTuple):
-    """What a channel is connected by, to be ended when nobody holds the channel any more."""
+    """The connections of a channel, apart from it, so that they can be ended when the channel is garbage."""
 
     group: Any
     rank: int
@@ -240,9 +240,10 @@ class _Connections(NamedTuple):
                 transfer.handle.wait(timedelta(seconds=left))
 
     def end(self) -> None:
-        """Break all connections: gloo does so when a receive expires, and nothing else does.
+        """Break all connections: gloo does so only when a receive expires.
 
-        One from a rank that is gone does not expire, so each is tried; once all are broken, the rest fail at once.
+        A receive from a rank that is gone does not expire, so each peer is tried; once one has broken them all, the
+        rest fail at once.
         """
         nowhere = torch.empty(1, dtype=torch.uint8)
         for rail in range(self.rails):
@@ -253,7 +254,7 @@ class _Connections(NamedTuple):
 
 
 def _let_go(connections: _Connections, receives: GlooReceives, owner: int) -> None:
-    """Do for a channel that was dropped what its user has not done by ``close``."""
+    """Release a channel that was dropped without ``close``."""
 
     def end() -> None:
         connections.flush(time.monotonic() + CLOSE_S)
@@ -261,25 +262,24 @@ def _let_go(connections: _Connections, receives: GlooReceives, owner: int) -> No
         receives.close(are_broken=True)
 
     if os.getpid() == owner:
-        start_aside(end)  # beside whatever the collector of garbage has interrupted
+        start_aside(end)  # in a thread: garbage collection may have interrupted anything
 
 
 class GlooReceives:
-    """The receives of a channel: a thread waits for those of one way after the other.
+    """The receives of a channel. For each way, a peer and a rail, one thread waits for the receives in turn.
 
-    When a connection breaks, gloo does not wake a thread that waits for a message that has come in part. Such a thread
-    stays, and with it gloo's own objects of the channel. It holds this object, which keeps nothing once it is closed.
+    When a connection breaks, gloo does not wake a thread that waits for a message that has arrived in part. Such a
+    thread stays, and keeps gloo's own objects of the channel and this object, which holds nothing once it is closed.
     """
 
     def __init__(self) -> None:
-        """Wait for nothing yet."""
-        # A queue between the waiting threads and the one that calls: it is also what makes the received bytes visible
-        # to it.
+        """Start without threads."""
+        # The queue from the waiting threads to the caller's. It also makes the received bytes visible to that thread.
         self._ended = queue.SimpleQueue[Transfer | None]()
         self._ways = dict[tuple[int, int], _Way]()
 
     def wait_for(self, transfer: Transfer, way: tuple[int, int]) -> None:
-        """Wait for a receive that has begun, behind the others of its way; its handle are gloo's own and the tensor."""
+        """Queue a receive that has begun behind the others of its way; its handle is gloo's work and the tensor."""
         if way not in self._ways:
             self._ways[way] = begun = _Way()
             begun.is_over = start_aside(lambda: self._wait_on(begun))
@@ -291,15 +291,15 @@ class GlooReceives:
         self._ended.put(transfer)
 
     def next_ended(self, deadline: float) -> Transfer | None:
-        """Return what has ended; None at the deadline, or when this was closed."""
+        """Return a transfer that has ended; None at the deadline, or when this was closed."""
         with contextlib.suppress(queue.Empty):
             return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
         return None
 
     def close(self, *, are_broken: bool) -> None:
-        """Let the threads end: once nothing is under way, or all connections are broken, they do at once.
+        """Let the threads end: each ends once no receive is under way, or at once if all connections are broken.
 
-        ``are_broken``: whether the connections are, and gloo writes no message any more.
+        ``are_broken``: whether they are, so that gloo writes no message any more.
         """
         ways, self._ways = [*self._ways.values()], {}
         for way in ways:
@@ -315,19 +315,19 @@ class GlooReceives:
         while way.take():
             error = None
             try:
-                # Without the GIL, and without a deadline of its own: one that passed would break the connection for all
-                # transfers. Nothing of this thread holds the transfer meanwhile.
-                way.under_way.handle[0].wait(_FOREVER)  # type: ignore[union-attr] # it has taken one
+                # gloo waits without the GIL, and without a deadline: one that passes breaks the connection for all
+                # transfers. No variable of this thread holds the transfer meanwhile.
+                way.under_way.handle[0].wait(_FOREVER)  # type: ignore[union-attr] # ``take`` returned True
             except RuntimeError as problem:
                 error = problem
             if transfer := way.under_way:
                 transfer.handle = None
                 self.end(transfer, error)
-            del transfer  # or the next would be waited for with this one's memory
+            del transfer  # else it would stay alive while the thread waits for the next
 
 
 class _Way:
-    """The receives that one thread waits for, in turn: those ``begun``, up to None, and the one ``under_way``."""
+    """The receives that one thread waits for in turn: those ``begun``, up to None, and the one ``under_way``."""
 
     def __init__(self) -> None:
         self.begun = queue.SimpleQueue[Transfer | None]()
@@ -335,17 +335,17 @@ class _Way:
         self.is_over: Future[None]
 
     def take(self) -> bool:
-        """Wait for the next receive to begin, and tell whether there is one."""
+        """Wait for the next receive to begin; return whether there is one."""
         self.under_way = None
         self.under_way = self.begun.get()
         return self.under_way is not None
 
     def forget(self) -> None:
-        """Hold no transfer any more."""
+        """Drop all transfers."""
         _empty(self.begun)
         self.begun.put(None)
         if (transfer := self.under_way) and (handle := transfer.handle):
-            handle[1].set_()  # gloo's own holds the tensor, which leaves its memory so
+            handle[1].set_()  # gloo's work still holds the tensor: this detaches it from its memory
         self.under_way = None
 
 

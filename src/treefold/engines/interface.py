@@ -1,4 +1,4 @@
-"""The seam between treefold and the engines of others, which carry bytes between the ranks of several hosts.
+"""The interface of engines: other projects' libraries that carry bytes between the ranks of several hosts.
 
 A new engine is one file with a subclass of ``Channel``. Nothing else imports an engine.
 """
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from treefold.backends import HostArray
 from treefold.errors import GroupError
 
-#: Tags below are of messages by which ranks meet, and are waited for beside everything else.
+#: Smaller tags are those of control messages, which are waited for independently of all others.
 CONTROL_TAGS = 1
 
 
@@ -21,9 +21,13 @@ CONTROL_TAGS = 1
 class Limits:
     """The limits of an engine.
 
-    ``tags`` count from 0 to one below it; a message has ``message_bytes`` at most. Those of about ``chunk_bytes``
-    go through quickest. ``rails``: over how many network ports of a host messages spread, by ``tag % rails``.
-    ``needs_calls``: whether messages move only while this process is within a call of the channel.
+    Args:
+        tags: The number of tags; they count from 0.
+        message_bytes: The most bytes in a message.
+        chunk_bytes: The size of the messages that the engine carries quickest.
+        rails: The number of network ports of a host over which messages spread, by ``tag % rails``.
+        needs_calls: Whether messages move only while this process is within a call of the channel.
+
     """
 
     tags: int
@@ -35,19 +39,19 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A message under way; ``error`` says, in words, why it never arrives."""
+    """A message under way. ``error``: why it never arrives, in words; empty while it still can."""
 
     peer: int
     tag: int
     buffer: HostArray
     is_send: bool = False
     error: str = ""
-    #: What the engine knows it by.
+    #: The engine's own object for it.
     handle: Any = field(default=None, repr=False)
 
 
 class Transfers(Protocol):
-    """Transfers to wait for, as long as there are any."""
+    """Transfers that are waited for, until none is left."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Transfer]: ...
@@ -56,9 +60,9 @@ class Transfers(Protocol):
 class Channel(abc.ABC):
     """An engine's messages between one rank and the others. One thread uses it.
 
-    Messages of one sender, receiver and tag arrive in the order of their sending. A buffer is a one-dimensional array
-    of bytes, and stays as it is until its transfer is done or the channel is closed. What arrives may be shorter than
-    the buffer that takes it, and never longer.
+    Messages of one sender, receiver and tag arrive in the order of their sending. A buffer is a flat array of bytes,
+    and stays unchanged until its transfer is done or the channel is closed. A message may be shorter than the buffer
+    that receives it, but never longer.
     """
 
     rank: int
@@ -77,46 +81,47 @@ class Channel(abc.ABC):
     def wait(self, deadline: float) -> Transfer | None:
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
-        What one peer sends on one rail, above or below ``CONTROL_TAGS``, may be returned in the order in which its
-        receives have begun. Sends that went well, or failed at once, need not be returned. A failed transfer's peer has
-        ended or stopped using the channel. Signal handlers run at least every 20 ms.
+        Two kinds of messages are independent: those with tags below ``CONTROL_TAGS``, and, on each rail, the others.
+        Within a kind, receives from one peer may be returned in the order in which they began. Sends that succeeded, or
+        failed at once, need not be returned. The peer of a failed transfer has ended or stopped using the channel.
+        Signal handlers run at least every 20 ms.
         """
 
     @abc.abstractmethod
     def flush(self, deadline: float) -> None:
-        """Return when what was sent needs neither this process's calls nor its memory any more, or at the deadline."""
+        """Return when no send needs this process's calls or its memory any more, or at the deadline."""
 
     @abc.abstractmethod
     def now(self) -> float:
-        """Return the engine's time in seconds, which never goes back."""
+        """Return the engine's time in seconds; it never goes back."""
 
     @abc.abstractmethod
     def stop(self, word: bytes, deadline: float) -> None:
-        """Stop using the channel; nothing can be sent after it, and it is called once.
+        """Stop using the channel. This is called once, and nothing is sent after it.
 
-        An engine with a store leaves the word there first, and waits until the deadline for that. One with connections
-        breaks them then, so that the transfers of others with this rank fail, as they do when a process dies.
+        An engine with a store first leaves the word there, and waits for that until the deadline. One with connections
+        then breaks them, so that the transfers of others with this rank fail, as they do when a process dies.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give the engine back what is its own; nothing is under way, or ``stop`` was called. Waits for nobody."""
+        """Release the engine's own resources, without waiting. Nothing is under way, or ``stop`` was called."""
 
     def read_words(self, deadline: float) -> Mapping[int, bytes] | None:  # noqa: ARG002 - for engines with a store
         """Return the words that other ranks have left in the store when they stopped; None if it cannot be read.
 
-        It reads once, and waits for that until the deadline.
+        The store is read once, and its answer is waited for until the deadline.
         """
         return None
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:  # noqa: ARG002 - for engines with a store
-        """Return a channel between all ranks but these, with numbers that close up; all others call it alike.
+        """Return a channel between all ranks but these, renumbered without gaps; all ranks that stay call it alike.
 
-        For engines with a store, which decides once: of two parts that leave each other out, one goes on at most. This
-        channel may be closed.
+        Only engines with a store can: the store decides once, so that of two sets of ranks that leave each other out,
+        at most one goes on. This channel may be closed.
 
         Raises:
-            GroupError: others go on without this one, some do not come, or the engine has no store.
+            GroupError: The others go on without this rank, some do not come, or the engine has no store.
 
         """
         raise GroupError(

@@ -1,4 +1,4 @@
-"""Channels over MPI, by mpi4py: a communicator of our own, with requests that one loop tests."""
+"""Channels over MPI, by mpi4py: a communicator of our own, and one loop that tests its requests."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _LEAST_TESTS, _SPINS = 4, 50
 class MpiChannel(Channel):
     """MPI's non-blocking sends and receives. MPICH ends the whole job when a rank dies.
 
-    Its communicator is kept when it is closed: MPI may still read or write what is under way there, and to free it
-    would take all ranks. MPICH has room for some 2,000.
+    Closing keeps the communicator: MPI may still read or write buffers of transfers under way, and to free it would
+    take all ranks. MPICH has room for some 2,000 communicators.
     """
 
     def __init__(self, communicator: Any) -> None:
-        """Take a duplicate of a communicator. All its ranks call this, and wait for each other without a deadline."""
+        """Duplicate a communicator. All its ranks call this, and wait for each other without a deadline."""
         self._comm = communicator.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         tags = min(self._comm.Get_attr(MPI.TAG_UB), _MOST_TAGS)
         self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, needs_calls=True)
-        # With their requests. They hold the buffers, where MPI may write until a request is done.
+        # Transfers with their requests. They keep the buffers alive: MPI may write there until a request is done.
         self._open: list[Transfer] = []
         self._ended: collections.deque[Transfer] = collections.deque()
-        # MPI is finalized after all modules have gone, and goes on with messages until then.
+        # Never freed: MPI is finalized after all modules are gone, and moves messages until then.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
         transfer = Transfer(peer, tag, buffer, is_send=True)
-        if MPI.Is_finalized():  # by the user, with groups still open, which say that they are left
+        if MPI.Is_finalized():  # by the user, while groups are open: closing them sends a word
             transfer.error = "MPI is finalized"
             return transfer
         return self._begin(transfer)
@@ -52,9 +52,9 @@ class MpiChannel(Channel):
         return self._begin(Transfer(peer, tag, buffer))
 
     def wait(self, deadline: float) -> Transfer | None:
-        """Return what has ended; None at the deadline."""
+        """Return a transfer that has ended; None at the deadline."""
         tests = 0
-        # A few times in any case: each lets MPI take only some of what has come.
+        # At least a few tests: each lets MPI take only some of the messages that have come.
         while not self._ended and (tests < _LEAST_TESTS or time.monotonic() < deadline):
             self._test()
             tests = self._pause(tests)
@@ -74,10 +74,10 @@ class MpiChannel(Channel):
         """Do nothing: MPI has no store, and no connections that others could see break."""
 
     def close(self) -> None:
-        """Do nothing: see above."""
+        """Do nothing: the communicator is kept."""
 
     def _begin(self, transfer: Transfer) -> Transfer:
-        # First: an interrupt behind MPI's call loses the request, and MPI may still use the buffer.
+        # Before MPI's call: an interrupt just after it loses the request, while MPI may still use the buffer.
         self._open.append(transfer)
         begin = self._comm.Isend if transfer.is_send else self._comm.Irecv
         transfer.handle = begin([transfer.buffer, MPI.BYTE], transfer.peer, transfer.tag)
@@ -88,8 +88,8 @@ class MpiChannel(Channel):
         return any(one.is_send and one.handle is not None for one in self._open)  # None: an interrupt has lost it
 
     def _test(self) -> None:
-        """Let MPI work, and note what has ended."""
-        # Testing is what moves messages: MPI need not have a thread of its own.
+        """Let MPI work, and note the transfers that have ended."""
+        # Messages may move only in these tests: MPI need not have a thread of its own.
         ended = self._done([one for one in self._open if one.handle is not None])
         if ended:
             self._ended.extend(one for one in ended if one.error or not one.is_send)
@@ -98,7 +98,7 @@ class MpiChannel(Channel):
             self._open[:] = [one for one in self._open if one not in gone]
 
     def _done(self, begun: Sequence[Transfer]) -> list[Transfer]:
-        """Return transfers that are done, in order, and those that MPI could not fulfil."""
+        """Return the transfers that are done, in order, and those that have failed."""
         try:
             done = MPI.Request.Testsome([one.handle for one in begun]) if begun else None
             return [begun[index] for index in sorted(done or ())]
@@ -106,7 +106,7 @@ class MpiChannel(Channel):
             pass  # it does not say which request has failed
         ended = []
         for transfer in begun:
-            if transfer.handle == MPI.REQUEST_NULL:  # done by the call that failed, whether well is not known
+            if transfer.handle == MPI.REQUEST_NULL:  # ended by the call that failed; its success is unknown
                 transfer.error = "MPI has failed to carry a message"
             try:
                 is_done = transfer.handle.Test()
@@ -117,7 +117,7 @@ class MpiChannel(Channel):
         return ended
 
     def _pause(self, tests: int) -> int:
-        """Let others have the processor, after some tests in vain; return the number of tests."""
+        """Leave the processor to others after some tests in vain; return the number of tests so far."""
         if tests > _SPINS and not self._ended:
             time.sleep(min(POLL_S, POLL_S / 16 * (tests - _SPINS)))
         return tests + 1

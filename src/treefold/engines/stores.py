@@ -1,7 +1,7 @@
-"""PyTorch's stores, and users' own, asked with a deadline that holds, by ranks that go through the same steps.
+"""PyTorch's stores, and users' own: calls with a deadline that holds, and steps that ranks take together.
 
-Calls into C++ that hear no signals, and may never return, are made by side threads. A process that ends waits for them
-a little: Python aborts if such a call comes back to it while the interpreter ends.
+Calls into C++ that hear no signals, and may never return, are made by side threads. A process that ends waits a little
+for those threads: Python aborts if such a call returns to it while the interpreter ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERFACES = "GLOO_SOCKET_IFNAME"
 T = TypeVar("T")
 
 _SILENT = "it has not answered by the deadline"
-#: What PyTorch says of a store, written in Python, that lacks a method.
+#: Parts of PyTorch's messages for a store, written in Python, that lacks a method.
 _LACKING = ("Not implemented", "pure virtual function")
 
 
@@ -34,7 +34,7 @@ _under_way: dict[threading.Thread, Callable[[], object]] = {}
 
 
 def start_aside(work: Callable[[], T], end: Callable[[], object] = lambda: None) -> Future[T]:
-    """Do some work in a thread of its own, and return its future result. ``end`` is called as the process ends."""
+    """Run ``work`` in a thread of its own and return its future; ``end`` is called when the process ends."""
     answer = Future[T]()
 
     def run() -> None:
@@ -69,13 +69,13 @@ def interfaces() -> list[str]:
 
 
 def asked(question: Callable[[], T], deadline: float) -> T:
-    """Return what a store answers by the deadline, a moment of the monotonic clock.
+    """Return the answer of a store by the deadline, a moment of the monotonic clock.
 
-    The question is asked by another thread: some calls of PyTorch's stores wait for ever for a host that is cut off,
-    and hear no signals.
+    Another thread calls the store: some calls of PyTorch's stores wait for ever for a host that is cut off, and hear no
+    signals.
 
     Raises:
-        ConnectError: there is no answer, or the store has raised something.
+        ConnectError: There is no answer, or the store has raised an error.
 
     """
 
@@ -84,7 +84,7 @@ def asked(question: Callable[[], T], deadline: float) -> T:
             return question()
 
     answer = start_aside(ask)
-    # Not the future's own deadline: it raises what a handler of the user's may raise as well.
+    # Not the future's own deadline: it raises TimeoutError, as a signal handler of the user's may, too.
     wait([answer], max(deadline - time.monotonic(), 0.0))
     if not answer.done():
         raise ConnectError.store(_SILENT)
@@ -93,7 +93,7 @@ def asked(question: Callable[[], T], deadline: float) -> T:
 
 @contextlib.contextmanager
 def in_words() -> Iterator[None]:
-    """Raise as a ConnectError what a store raises; users' own stores have exception classes of their own."""
+    """Raise the errors of a store as ConnectError; users' own stores have exception classes of their own."""
     try:
         yield
     except ConnectError:
@@ -108,9 +108,9 @@ def in_words() -> Iterator[None]:
 
 
 class Meeting(NamedTuple):
-    """Ranks that go through the same steps, by keys of a store that begin with ``name``.
+    """Ranks that take the same steps together, through keys of a store that begin with ``name``.
 
-    ``began``: when this rank began to connect, by the monotonic clock.
+    ``began``: when this rank began to connect, on the monotonic clock.
     """
 
     store: Any
@@ -120,10 +120,10 @@ class Meeting(NamedTuple):
     began: float
 
     def exchange(self, step: str, said: bytes, deadline: float) -> list[bytes]:
-        """Leave words in the store, and return what each rank has left there, by rank.
+        """Leave bytes in the store, and return the bytes that each rank has left there, by rank.
 
         Raises:
-            ConnectError: some have left nothing by the deadline, or a rank has given up.
+            ConnectError: Some ranks have left nothing by the deadline, or a rank has given up.
 
         """
         keys, until = [self._key(f"{step}/{rank}") for rank in range(self.size)], deadline + GRACE_PERIOD_S
@@ -142,7 +142,7 @@ class Meeting(NamedTuple):
             asked(lambda: self.end(error), time.monotonic() + GRACE_PERIOD_S)
 
     def end(self, error: BaseException) -> None:
-        """Leave the reason why the meeting is over, unless there is one."""
+        """Leave the reason why the meeting is over, unless there is one already."""
         if not self.store.check([self._key("over")]):
             self.store.set(self._key("over"), json.dumps(ConnectError.reason(self.rank, error)))
 
@@ -151,13 +151,13 @@ class Meeting(NamedTuple):
         return any(self.store.check([self._key(what)]) for what in (f"here/{self.rank}", "over"))
 
     def raise_if_over(self) -> None:
-        """Raise why the meeting is over, if it is."""
+        """Raise the error that has ended the meeting, if there is one."""
         if self.store.check([self._key("over")]):
             raise ConnectError.announced(*json.loads(self.store.get(self._key("over"))))
 
     def _are_there(self, keys: list[str]) -> bool:
-        """Return whether all keys are there; raise if they are not, and the meeting is over."""
-        # In this order: a rank that is ahead may have ended the meeting after it had become a group.
+        """Return whether all keys are there; raise if they are not and the meeting is over."""
+        # Keys first: a rank that is ahead may have ended the meeting when it had already become a group.
         if not self.store.check(keys):
             self.raise_if_over()
             return False
