@@ -1,4 +1,4 @@
-"""Movements, which say what moves where and are proved, and plans, which say how a movement runs here."""
+"""Movements, which are proved lists of what moves where, and plans, which add how a movement runs here."""
 
 from treefold.plan.movement import Movement
 from treefold.plan.plan import ExecutorTraits, Plan, from_json

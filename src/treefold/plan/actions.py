@@ -19,7 +19,7 @@ _FOLDED = frozenset({Goal.FOLD, Goal.ROWS})
 def fills(action: Action) -> Iterator[tuple[Range, Range]]:
     """Yield each range that an action reads, with the part of the target that it is written or folded into.
 
-    The sources of a concatenation fill its target one behind the other; any other source fills all of it.
+    The sources of a concatenation fill its target one after the other; any other source fills all of it.
     """
     start = action.target.start
     for source in action.sources:
@@ -62,9 +62,14 @@ def buffers_of_leaves(movement: Movement, role: Role) -> list[list[int]]:
 
 
 def dtype_in(role: Role, leaf: Leaf, fold: Fold | None, *, result: str | None = None) -> str:
-    """Return the dtype of a leaf's elements in a buffer of a role, under a fold; None for plans that only move values.
+    """Return the dtype of a leaf's elements in a buffer of a role.
 
-    ``result``: the dtype of results, if a framework's differs from the fold's.
+    Args:
+        role: The buffer's role.
+        leaf: The leaf.
+        fold: The arithmetic; None for plans that only move values.
+        result: The dtype of results, if a framework's differs from the fold's; None for the fold's.
+
     """
     if fold is None:
         return leaf.dtype

@@ -25,9 +25,11 @@ _LAID_OUT = frozenset({Goal.ROWS, Goal.GATHER})
 class Proof:
     """Properties of a movement that its proof found.
 
-    ``is_flat``: every element is folded once, from the replicas' own contributions in replica order. ``folds_whole``:
-    every fold takes whole leaves of all replicas, as a callback needs them. ``reaches_across``: a fold or concatenation
-    uses ranges on several devices, which must then share one memory.
+    Args:
+        is_flat: Every element is folded once, from the replicas' own contributions in replica order.
+        folds_whole: Every fold takes whole leaves of all replicas, as a callback needs them.
+        reaches_across: A fold or concatenation uses ranges on several devices, which must then share one memory.
+
     """
 
     is_flat: bool
@@ -38,12 +40,12 @@ class Proof:
 def prove(leaves: Sequence[Leaf], buffers: Sequence[Buffer], steps: Sequence[Step]) -> Proof:
     """Prove that these steps give every output what its leaf's ``Goal`` says.
 
-    Every range lies in its buffer and in one dtype. Whatever is read was written in an earlier step. Actions of one
-    step touch nothing in common. Inputs are never written, and nothing is overwritten or left over unread. Every output
-    holds each contribution exactly once, folded alike on all destinations.
+    Every range lies in its buffer and has one dtype. Every read range was written in an earlier step. No action of a
+    step writes what another one of it reads or writes. Inputs are never written, and nothing is overwritten or left
+    over unread. Every output holds each contribution exactly once, folded alike on all destinations.
 
     Raises:
-        PlanError: naming the step and what is wrong with it.
+        PlanError: Its message names the step and what is wrong with it.
 
     """
     try:
@@ -101,7 +103,7 @@ class _SymbolicRun:
             raise PlanError.malformed(f"leaf {leaf} has inputs of lengths {lengths}")
 
     def step(self, step: Step) -> None:
-        """Read for all actions, then write for all, because the order of actions within a step must not matter."""
+        """Read for all actions, then write for all: the order of actions within a step must not matter."""
         if not step.actions:
             raise PlanError.malformed("it has no actions")
         _check_no_conflict(step, self.buffers)
@@ -160,7 +162,7 @@ class _SymbolicRun:
     def _join(self, parts: Sequence[Piece], start: int, action: Combine) -> Piece:
         """Return the fold of parts that cover the same elements, of replicas in ascending order.
 
-        ``start``: where it begins in the action's target.
+        ``start``: its position in the action's target.
         """
         first = parts[0]
         if any((part.leaf, part.offset) != (first.leaf, first.offset) for part in parts):
@@ -199,7 +201,7 @@ class _SymbolicRun:
         self.stores[target.buffer].write(target, pieces)
 
     def _may_hold(self, role: Role, piece: Piece) -> bool:
-        """Tell whether a buffer's dtype, which follows from its role, is that of a piece."""
+        """Return whether a buffer's dtype, which follows from its role, is that of a piece."""
         if self.leaves[piece.leaf].goal is Goal.COPY:
             return role in {Role.SCRATCH, Role.OUTPUT}
         if piece.final:
@@ -233,7 +235,7 @@ class _SymbolicRun:
     def _check_output(self, index: int, begins: Sequence[int], length: int) -> None:
         """Refuse an output that lacks elements, or has unfinished or misplaced ones.
 
-        ``begins``: the position at which each replica's elements begin, for goals that lay them behind each other. A
+        ``begins``: the position at which each replica's elements begin, for goals that concatenate them; else empty. A
         finished fold has every contribution, because ``_join`` finishes no other.
         """
         buffer, pieces = self.buffers[index], self.stores[index].pieces
@@ -251,7 +253,7 @@ class _SymbolicRun:
             )
 
     def check_all_used(self) -> None:
-        """Refuse pieces that were computed and never read."""
+        """Refuse pieces that were computed but never read."""
         for store in self.stores:
             piece = store.first_unread()
             if piece is not None and store.buffer.role is not Role.OUTPUT:
@@ -292,7 +294,7 @@ def _check_no_conflict(step: Step, buffers: Sequence[Buffer]) -> None:
                 raise PlanError.malformed(f"there is no buffer {part.buffer}")
             if not 0 <= part.start <= part.stop <= buffers[part.buffer].length:
                 raise PlanError.malformed(f"{part.start}:{part.stop} is outside {buffers[part.buffer].name}")
-            # Folding into one's own source is allowed: acc = acc + x.
+            # A fold may have its target among its sources: acc = acc + x.
             is_write = index == len(action.sources)
             if is_write or not (isinstance(action, Combine) and part == target):
                 access = (part.start, part.stop, is_write)
@@ -304,9 +306,9 @@ def _check_no_conflict(step: Step, buffers: Sequence[Buffer]) -> None:
 
 
 def _check_ranges(name: str, ranges: list[_Access]) -> None:
-    """Refuse overlaps in one sweep over the ranges by start: none may begin before earlier writes end.
+    """Refuse overlaps in one sweep over the ranges, sorted by start.
 
-    A write may not begin before earlier reads end either.
+    A range may not begin before an earlier write ends, and a write not before an earlier read ends.
     """
     written = read = 0
     for start, stop, is_write in sorted(ranges):

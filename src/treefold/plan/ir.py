@@ -1,7 +1,7 @@
 """The parts of a movement: leaves, named buffers on devices, and steps of actions over ranges of buffers.
 
 There are three actions: copy a range, combine ranges that hold contributions to the same elements, concatenate ranges.
-Trees are the planners' notion and do not appear here; neither do arrays, frameworks or the reduce op.
+Trees exist in planners only; a movement knows neither these, nor arrays, frameworks or the reduce op.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from dataclasses import dataclass
 
 
 class Role(enum.Enum):
-    """What a buffer is for."""
+    """The purpose of a buffer."""
 
     INPUT = "input"
     OUTPUT = "output"
     SCRATCH = "scratch"
-    #: Scratch that holds partial folds, whose dtype the fold decides (``Fold.partial_dtype``).
+    #: Scratch that holds partial folds, in the dtype ``Fold.partial_dtype``.
     PARTIAL = "partial"
     #: Scratch that holds results before they reach outputs.
     RESULT = "result"
 
 
 class Goal(enum.Enum):
-    """What each output of a leaf must hold in the end."""
+    """The contents that each output of a leaf must have in the end."""
 
-    FOLD = "fold"  #: each element: every replica's contribution, exactly once
-    ROWS = "rows"  #: all replicas' elements in replica order; divided by their number under MEAN (sparse values)
-    GATHER = "gather"  #: all replicas' elements in replica order, as they are
-    COPY = "copy"  #: the one input
+    FOLD = "fold"  #: Every replica's contribution to each element, exactly once.
+    ROWS = "rows"  #: All replicas' rows in replica order; MEAN divides them by the number of replicas (sparse values).
+    GATHER = "gather"  #: All replicas' elements in replica order, as they are.
+    COPY = "copy"  #: The one input.
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array of the batch: its dtype, and what each of its outputs must hold."""
+    """One array of the batch: its dtype, and the goal of its outputs."""
 
     dtype: str
     goal: Goal
@@ -43,8 +43,14 @@ class Leaf:
 class Buffer:
     """Named storage of ``length`` elements on a device.
 
-    ``leaf`` is the index of the leaf whose dtype it has, and that an input or output belongs to. ``position`` is the
-    replica of an input or the component of an output; -1 for scratch.
+    Args:
+        name: Unique among the buffers of a movement.
+        device: Its device.
+        length: The number of elements.
+        role: Its purpose, which decides its dtype together with the leaf.
+        leaf: The index of the leaf that gives it its dtype, and that an input or output belongs to.
+        position: The replica of an input or the component of an output; -1 for scratch.
+
     """
 
     name: str
@@ -79,7 +85,7 @@ class Copy:
 
     @property
     def sources(self) -> tuple[Range, ...]:
-        """The one range that it reads, as the other actions name theirs."""
+        """The one source, as a tuple, as the other actions have."""
         return (self.source,)
 
 
@@ -87,7 +93,7 @@ class Copy:
 class Combine:
     """Fold ranges on one device into a range there, in the order given, which is replica order.
 
-    ``final`` marks the fold that holds every contribution: there MEAN divides and the result is rounded.
+    The fold that holds every contribution is ``final``: it divides, for MEAN, and rounds the result.
     """
 
     sources: tuple[Range, ...]
@@ -98,7 +104,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Lay ranges on one device behind each other into a range there.
+    """Concatenate ranges on one device into a range there.
 
     ``final`` marks the concatenation that makes the result of a ROWS or GATHER leaf.
     """
@@ -121,7 +127,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One copy between two devices: in which step, for which pack, how many bytes in the leaf's dtype."""
+    """One copy between two devices: its step, its pack, and its bytes in the leaf's dtype."""
 
     step: int
     pack: int

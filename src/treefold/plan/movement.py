@@ -1,4 +1,4 @@
-"""The movement: what moves where. Its constructor proves it, and its digest compares it between processes."""
+"""The movement: its constructor proves it, and its digest compares it between processes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from treefold.plan.check import Proof, prove
 from treefold.plan.ir import Buffer, Copy, Hop, Leaf, Step
 from treefold.plan.serialize import plain_buffer, plain_steps
 
-#: What notebooks show: rooms that draw stand above what is drawn, and register themselves when they are loaded.
+#: What notebooks show, by kind. The rooms that draw import this one, so they register their functions here.
 _DRAWINGS: dict[str, Callable[..., str]] = {}
 
 
 def register_drawing(kind: str, draw: Callable[..., str]) -> None:
-    """Let a function draw values of a kind: ``"movement"``, ``"machine"`` or ``"packing"``."""
+    """Register the function that draws values of a kind: ``"movement"``, ``"machine"`` or ``"packing"``."""
     _DRAWINGS[kind] = draw
 
 
 def drawn(kind: str, value: Any, **options: str) -> str | None:
-    """Return the drawing of a value, or None, for which notebooks show text, where nothing draws its kind."""
+    """Return the drawing of a value; None, so that notebooks show text, if no function is registered for its kind."""
     draw = _DRAWINGS.get(kind)
     return None if draw is None else draw(value, **options)
 
@@ -35,7 +35,7 @@ class Movement:
     The constructor proves it, so every movement is a proved one. ``proof``: properties that the proof found.
 
     Raises:
-        PlanError: naming the step and what is wrong with it.
+        PlanError: Its message names the step and what is wrong with it.
 
     """
 
@@ -49,7 +49,7 @@ class Movement:
         object.__setattr__(self, "proof", prove(self.leaves, self.buffers, self.steps))
 
     def __repr__(self) -> str:
-        """Return a line that says how much there is."""
+        """Return one line with the numbers of arrays, devices and steps."""
         return f"<Movement: {self._amounts}>"
 
     @property
@@ -68,7 +68,7 @@ class Movement:
 
     @property
     def num_packs(self) -> int:
-        """Number of packs that the steps carry; 0 where nothing is packed."""
+        """Number of packs that the steps move; 0 if nothing is packed."""
         return len({action.pack for step in self.steps for action in step.actions} - {-1})
 
     @property
@@ -80,8 +80,8 @@ class Movement:
     def digest(self) -> str:
         """128 bits in hexadecimal: equal for equal movements, in every process and with every version of Python.
 
-        It covers the leaves' dtypes and goals, the buffers but for their names, and the steps. It is computed anew each
-        time, in about the time that ``to_json`` of a plan takes.
+        The digest covers the leaves' dtypes and goals, the buffers without their names, and the steps. Each access
+        computes it, in about the time that ``to_json`` of a plan takes.
         """
         import hashlib  # noqa: PLC0415 - loads OpenSSL: callers that compare nothing do not pay for it
 

@@ -57,10 +57,14 @@ _SHOWN = 6  # of one kind in a line; the rest is counted
 class ExecutorTraits:
     """The abilities of an executor on which the checks, the guarantee and the text of its plans depend.
 
-    ``shares_memory``: all devices are in one host's memory, so that each can read the others and nothing travels;
-    ``joins_ranks``: that memory is of several processes, whose devices have ranks. ``most_devices_in_one_pass``: on so
-    many it folds in one pass, in replica order, without the steps; 0: never. ``own_promise``: the guarantee of plans
-    whose folds the executor itself orders. ``manner``: how it runs a plan that is not one pass, in words.
+    Args:
+        shares_memory: All devices are in one host's memory, so each can read the others and nothing travels.
+        joins_ranks: Several processes share that memory, and device names contain their ranks.
+        most_devices_in_one_pass: Plans on at most this many devices are folded in one pass, in replica order, without
+            the steps; 0: none are.
+        own_promise: The guarantee of plans if the executor itself orders the folds, in words; else empty.
+        manner: How it runs a plan that is not one pass, in words.
+
     """
 
     shares_memory: bool = False
@@ -70,21 +74,20 @@ class ExecutorTraits:
     manner: str = "step by step"
 
     def reaches(self, kind: str) -> bool:
-        """Return whether the memory that it shares is that of devices of a type, such as ``"cpu"``."""
+        """Return whether the executor can reach the memory of devices of a type, such as ``"cpu"``."""
         return kind == "cpu" or (self.joins_ranks and kind.endswith("/cpu"))
 
     def runs_in_one_pass(self, devices: Collection[str]) -> bool:
-        """Return whether plans on these devices are folded in one pass. On one memory there are no links to spare."""
+        """Return whether plans on these devices are folded in one pass, because one memory has no links to spare."""
         return bool(self.most_devices_in_one_pass) and len(devices) <= self.most_devices_in_one_pass
 
 
 #: The executor that runs plans step by step, on any backend. Plans for other machines name it.
 STEP_BY_STEP = "local"
-#: Of plans whose devices belong to the ranks of a group: no process has the values of the others, so the group runs
-#: them. On one host, the rank that owns a slice folds it from where all ranks can read it; on several, each rank walks
-#: its program.
+#: The executors of groups, in which each process has its own values only. On one host, the rank that owns a slice folds
+#: it in memory that all ranks can read; on several hosts, each rank walks its program.
 SHARED_MEMORY, HOSTS = "shared_memory", "hosts"
-#: By the name in plans. ``execution.additional_executor`` adds one for as long as its block lasts.
+#: By the name in plans. ``execution.additional_executor`` adds one while its ``with`` block runs.
 EXECUTORS = {
     "host": ExecutorTraits(shares_memory=True, most_devices_in_one_pass=math.inf),
     STEP_BY_STEP: ExecutorTraits(),
@@ -103,17 +106,24 @@ EXECUTORS = {
 class Plan(Movement):
     """A movement that is proved, and how it runs here.
 
-    ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
-    words. ``executor``: by its name; ``traits``: what that can do. ``kernel``: what does the arithmetic on host memory,
-    ``"numpy"`` or ``"native"``, with what proves its sums exact (``"native-flag"``), else empty. ``accumulate``:
-    ``"exact"``, ``"wide"`` (in the next wider dtype), ``"native"`` or ``"callback"``. ``is_exact``: whether no order of
-    the folds changes a bit, as of MIN, MAX, and sums of integers.
-    ``paths``: where each leaf stands in the caller's structure. ``notes``: sentences a user should see, such as a
-    fallback and its reason. ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything,
-    what its one pass does.
+    ``print(plan)`` shows one line per step, or, where one memory holds everything, the work of its one pass.
+
+    Args:
+        leaves: The arrays of the batch.
+        buffers: Their inputs and outputs, and scratch.
+        steps: What moves.
+        collective: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``.
+        algorithm: The planner, in words.
+        paths: The path of each leaf in the caller's structure.
+        executor: The executor's name; ``traits`` has its abilities.
+        kernel: The arithmetic on host memory: ``"numpy"``, or ``"native"`` and what proves its sums exact, such as
+            ``"native-flag"``. Empty elsewhere.
+        accumulate: ``"exact"``, ``"wide"`` (in the next wider dtype), ``"native"`` or ``"callback"``.
+        notes: Sentences that a user should see, such as a fallback and its reason.
+        is_exact: Whether no order of the folds changes a bit, as in MIN, MAX, and sums of integers.
 
     Raises:
-        PlanError: the movement does not hold, or its executor cannot run it.
+        PlanError: The movement fails its proof, or its executor cannot run it.
 
     """
 
@@ -136,8 +146,8 @@ class Plan(Movement):
         object.__setattr__(self, "traits", EXECUTORS[self.executor])
 
     def _problem(self) -> str:
-        """Return why the executor cannot run the movement, empty if it can."""
-        # `in` a tuple compares and does not hash: what stands for a name may be any object.
+        """Return why the executor cannot run the movement; empty if it can."""
+        # Tuples, because `in` then does not hash: the value may be any object.
         for name, choices in {**_CHOICES, "executor": tuple(EXECUTORS)}.items():
             if getattr(self, name) not in choices:
                 return f"{name} {getattr(self, name)!r} is not {listed(choices)}"
@@ -155,21 +165,21 @@ class Plan(Movement):
 
     @property
     def is_one_pass(self) -> bool:
-        """Whether the executor folds every element once, in replica order, and does not walk the steps.
+        """Whether the executor folds every element once, in replica order, in place of the steps.
 
-        On one memory there are no links to spare: on the host, and on a single GPU.
+        The host does, and a single GPU: one memory has no links to spare.
         """
         return self.traits.runs_in_one_pass(self.devices)
 
     @property
     def guarantee(self) -> str:
-        """Which promise about bits the plan keeps.
+        """The plan's promise about bits: ``"exact"``, ``"replica_order"`` or ``"per_plan"``.
 
-        ``"exact"`` where results are the exact value, rounded once, or where no order changes a bit;
-        ``"replica_order"`` where all contributions to an element meet at once, in replica order, and are rounded on the
-        way, so that every plan gives the same bits; ``"per_plan"`` where partial folds are rounded on their way, so
-        that the same plan gives the same bits on every destination and every run (with NCCL: if it chooses the same
-        algorithm).
+        A plan is ``"exact"`` if results are the exact value, rounded once, or if no order of the folds changes a bit.
+        The promise is ``"replica_order"`` if all contributions to an element meet at once, in replica order, and are
+        rounded as they are added: all such plans give the same bits. Else partial folds are rounded, and it is
+        ``"per_plan"``: the same plan gives the same bits on every destination and every run; with NCCL, if it chooses
+        the same algorithm.
         """
         whole = "exact" if self.accumulate == "exact" else "replica_order"
         if self.is_one_pass:
@@ -204,7 +214,7 @@ class Plan(Movement):
         )
 
     def __repr__(self) -> str:
-        """Return the first line of the plan's text, which is longer, its number of steps and its guarantee."""
+        """Return one line: the first of the plan's text, its number of steps and its guarantee."""
         steps = "one pass" if self.is_one_pass else counted(len(self.steps), "step")
         return f"<Plan: {self._headline()}; {steps}, {self.guarantee}>"
 
@@ -246,7 +256,7 @@ def from_json(text: str) -> Plan:
     """Read a plan back and prove it.
 
     Raises:
-        PlanError: the text is no plan, or the plan does not hold.
+        PlanError: The text is not a plan, or the plan fails its proof.
 
     """
     data = read_object(text)
@@ -272,7 +282,7 @@ def from_json(text: str) -> Plan:
 
 
 def _describe_amounts(movement: Movement) -> str:
-    """Return how many arrays and replicas a movement has."""
+    """Return the numbers of arrays and replicas of a movement, in words."""
     replicas = sum(buffer.role is Role.INPUT and buffer.leaf == 0 for buffer in movement.buffers)
     return f"{counted(len(movement.leaves), 'array')} per replica, {counted(replicas, 'replica')}"
 
@@ -283,7 +293,7 @@ def _describe_steps(movement: Movement) -> list[str]:
 
 
 def _describe_one_pass(movement: Movement) -> list[str]:
-    """Return what one pass does, a line for arrays that are treated alike."""
+    """Return the work of one pass, a line for each kind of arrays."""
     sizes: dict[int, list[Buffer]] = {index: [] for index in range(len(movement.leaves))}
     for buffer in movement.buffers:
         sizes[buffer.leaf].append(buffer)
@@ -326,7 +336,7 @@ def _nbytes(movement: Movement, action: Action) -> int:
 
 
 def _shortened(items: Sequence[str]) -> str:
-    """Return items separated by commas; of more than eight the first six, and how many more there are."""
+    """Return items separated by commas; of more than eight, the first six and the number of the others."""
     if len(items) <= _SHOWN + 2:
         return ", ".join(items)
     return f"{', '.join(items[:_SHOWN])} … and {len(items) - _SHOWN} more"

@@ -1,4 +1,4 @@
-"""The parts of a movement as JSON: written plainly, read strictly."""
+"""The parts of a movement in JSON: a plain form, and readers that refuse any other."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KINDS: dict[str, type[Combine | Concat]] = {"combine": Combine, "concat": Conca
 
 
 def plain_buffer(buffer: Buffer) -> list[Any]:
-    """Return a buffer as it stands in JSON."""
+    """Return a buffer in its form for JSON."""
     return [buffer.name, buffer.device, buffer.length, buffer.role.value, buffer.leaf, buffer.position]
 
 
 def plain_steps(steps: Sequence[Step]) -> list[list[list[Any]]]:
-    """Return steps as they stand in JSON."""
+    """Return steps in their form for JSON."""
     return [[_plain_action(action) for action in step.actions] for step in steps]
 
 
@@ -38,10 +38,10 @@ def _plain_range(part: Range) -> list[int]:
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Return the object that a text holds.
+    """Return the JSON object in a text.
 
     Raises:
-        PlanError: it is no text, longer than any plan, no JSON, or no object with each field once.
+        PlanError: It is not text, too long for a plan, not JSON, or an object with a field twice.
 
     """
     if not isinstance(text, str):
@@ -92,7 +92,7 @@ def _read_range(data: object) -> Range:
 
 
 def read_list(value: object, length: int | None = None) -> list[Any]:
-    """Return a list, of that length if one is given."""
+    """Return a list, of ``length`` elements unless that is None."""
     if not isinstance(value, list) or length not in {None, len(value)}:
         meant = "a list" if length is None else f"a list of {length}"
         raise PlanError.unreadable(f"{short(value)} stands where {meant} is meant")
@@ -100,7 +100,7 @@ def read_list(value: object, length: int | None = None) -> list[Any]:
 
 
 def read_number(value: object) -> int:
-    """Return a whole number of 64 bits."""
+    """Return a whole number below 2**63 in magnitude."""
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
         raise PlanError.unreadable(f"{short(value)} stands where a whole number is meant")
     return value

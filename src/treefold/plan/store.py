@@ -1,4 +1,4 @@
-"""The symbolic contents of buffers: instead of numbers, which replicas' contributions to which elements they hold."""
+"""The symbolic contents of buffers: in place of numbers, the replicas that have contributed to each element."""
 
 from __future__ import annotations
 
@@ -29,10 +29,20 @@ _NOTHING: list[Piece] = []  # shared by all empty buffers; a write replaces it a
 
 @dataclass(slots=True)
 class Piece:
-    """Elements ``start`` to ``stop`` of a buffer: those of ``leaf`` from ``offset`` on, in the association ``value``.
+    """Elements ``start`` to ``stop`` of a buffer, which hold elements of a leaf.
 
-    ``final``: the piece is a result, divided by MEAN and rounded, so nothing may be folded into it. Only ``is_read``
-    changes, and only by the store that the piece lies in: what a read returned stays true after later splits.
+    Only ``is_read`` changes, and only by the store that holds the piece: what a read returned stays true after later
+    splits.
+
+    Args:
+        start: Its first position in the buffer.
+        stop: The position after its last one.
+        leaf: The leaf of its elements.
+        offset: The element of the leaf at ``start``.
+        value: The contributions in it, and how they are associated.
+        final: Whether it is a result, divided by MEAN and rounded, so that nothing may be folded into it.
+        is_read: Whether an action has read it.
+
     """
 
     start: int
@@ -68,18 +78,18 @@ class Store:
         self.pieces: list[Piece] = _NOTHING
 
     def read(self, wanted: Range) -> list[Piece]:
-        """Return the pieces that make up a range, and note that they were read.
+        """Return the pieces that make up a range, and mark them as read.
 
         Raises:
-            PlanError: part of the range has not been written.
+            PlanError: Part of the range has not been written.
 
         """
         index = bisect.bisect_right(self.pieces, wanted.start, key=start_of) - 1
         if index >= 0 and wanted.start < wanted.stop <= self.pieces[index].stop:
             piece = self.pieces[index]
             part = piece.cut(wanted.start, wanted.stop)
-            # As nearly always: a whole pack on its way, or a part of an input, all of which counts as read. Nothing has
-            # to remember which part of a piece was read, so a leaf of a thousand packs remains one piece per input.
+            # The usual case: a whole piece, or a part of one that is marked as read, as all inputs are. It needs no
+            # split, so a leaf of a thousand packs remains one piece per input.
             if part is piece or piece.is_read:
                 part.is_read = True
                 return [part]
@@ -96,10 +106,10 @@ class Store:
         return found
 
     def write(self, target: Range, pieces: list[Piece]) -> None:
-        """Put pieces, whose positions are those of this buffer, into a range.
+        """Put pieces into a range; their positions are already those of this buffer.
 
         Raises:
-            PlanError: the range holds something that nobody has read yet.
+            PlanError: The range holds something that no action has read yet.
 
         """
         if not self.pieces:
@@ -117,13 +127,13 @@ class Store:
         self.pieces[found] = pieces
 
     def first_unread(self) -> Piece | None:
-        """Return the first piece that nobody read, if there is one."""
+        """Return the first piece that no action has read, or None."""
         return next((piece for piece in self.pieces if not piece.is_read), None)
 
     def _split_at(self, position: int) -> int:
         """Cut the piece across a position in two, and return the index of the first piece that begins there or later.
 
-        By bisection: a buffer may hold thousands.
+        The search is a bisection, because a buffer may hold thousands of pieces.
         """
         index = bisect.bisect_left(self.pieces, position, key=start_of)
         if index and self.pieces[index - 1].stop > position:
