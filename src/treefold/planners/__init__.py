@@ -1,7 +1,7 @@
 """Planners: from lengths and devices to the steps of a plan.
 
-Ops choose among them in ``ops/cross_device_ops.py``; methods that are compared for a machine are registered in
-``topology/planning/registry.py``.
+Ops choose among them in ``ops/cross_device_ops.py``. ``topology/planning/registry.py`` registers the methods that are
+compared for a machine.
 """
 
 from treefold.planners.builder import LeafWork, PlanBuilder

@@ -1,7 +1,7 @@
-"""What planners share: buffers by need, and actions gathered into steps.
+"""The parts that planners share: buffers made on demand, and actions gathered into steps.
 
-A planner adds one pack after another; what the packs do at the same stage lands in the same step, because packs are
-independent of each other. Planners see lengths and devices, never an array.
+A planner adds one pack after another. Packs are independent of each other, so the actions of all packs at one stage
+form one step. Planners see lengths and devices, never an array.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ class PlanBuilder:
     """Collects the buffers and steps of a movement."""
 
     def __init__(self, work: Sequence[LeafWork]) -> None:
-        """Lay out the inputs and outputs of every leaf."""
+        """Make the input and output buffers of every leaf."""
         self.work = tuple(work)
         self._buffers: list[Buffer] = []
-        # By stage, not in order of adding: packs are added one after the other, and their actions interleave in the
-        # steps.
+        # By stage: packs are added one after the other, and steps hold actions of all packs.
         self._stages: dict[int, list[Action]] = defaultdict(list)
         self._pack_numbers = itertools.count()
         kinds = {
             item.destinations: grouped((name, component) for component, name in enumerate(item.destinations))
             for item in work
         }
-        self._components_on = [kinds[item.destinations] for item in work]  # few kinds: arrays of a batch lie alike
+        self._components_on = [kinds[item.destinations] for item in work]  # shared: arrays of a batch lie alike
         self.inputs: dict[tuple[int, int], Range] = {}
         self.outputs: dict[tuple[int, int], Range] = {}
         for index, item in enumerate(work):
@@ -72,13 +71,13 @@ class PlanBuilder:
         return self._add(Buffer(f"{role.value}{len(self._buffers)}", device, length, role, leaf))
 
     def act(self, stage: int, action: Action) -> None:
-        """Add an action; all actions of a stage make one step, lower stages come first."""
+        """Add an action. All actions of a stage make one step; lower stages come first."""
         self._stages[stage].append(action)
 
     def packed_input(self, pack: Pack, number: int, replica: int, stage: int) -> Range:
-        """Return one replica's contributions to a pack as one range on its device, where they lie if they can."""
+        """Return one replica's contributions to a pack as one range on its device, copied only if they are apart."""
         parts = tuple(_part(self.inputs[f.leaf, replica], f.start, f.stop) for f in pack.fragments)
-        # What is one piece already stays where it lies: a copy would cost memory and a step, and give the same numbers.
+        # One fragment stays in place: a copy would cost memory and a step, and give the same numbers.
         if len(parts) == 1:
             return parts[0]
         device = self.device_of(parts[0])
@@ -92,7 +91,7 @@ class PlanBuilder:
             return source
         # A copy of an input is still a contribution, and a copy of an output is a result.
         origin = self._buffers[source.buffer]
-        # The role fixes the dtype on the way: a partial fold may travel in a wider one than a contribution.
+        # The role decides the copy's dtype: a partial fold may travel in a wider one than a contribution.
         role = Role.SCRATCH if origin.role is Role.INPUT else origin.role
         role = Role.RESULT if role is Role.OUTPUT else role
         target = self.scratch(role, device, source.length, origin.leaf)
@@ -105,11 +104,11 @@ class PlanBuilder:
         return target
 
     def partial_fold(self, held: Sequence[tuple[int, Range]], number: int, stage: int) -> tuple[int, Range]:
-        """Fold what one device holds, in replica order, and return the first replica and the range of the fold.
+        """Fold ranges of one device in replica order; return the first replica and the range of the fold.
 
-        ``held``: contributions and partial folds, each with its first replica. One alone is returned as it is.
+        ``held``: contributions and partial folds, each with its first replica. A single one is returned as it is.
         """
-        # The proof asks for replica order, which the order of arrival says nothing about.
+        # The proof demands replica order; ranges come in order of arrival.
         in_order = sorted(held, key=lambda item: item[0])
         first, part = in_order[0]
         if len(in_order) == 1:
@@ -118,19 +117,18 @@ class PlanBuilder:
         return first, self.combine([item for _, item in in_order], target, number, stage, final=False)
 
     def landing(self, pack: Pack, device: str) -> Range:
-        """Return where a pack's result is to arrive on a device: in an output if that is one piece, else in scratch."""
+        """Return the range for a pack's result on a device: of an output if the pack is one fragment, else scratch."""
         first = pack.fragments[0]
-        # Several fragments are apart in the outputs: they arrive in one piece of scratch, and are unpacked from there.
+        # Several fragments are apart in the outputs, so they arrive in one scratch buffer and are unpacked from there.
         if len(pack.fragments) == 1:
-            # Straight into the output: packs cover disjoint parts of it, so nobody else writes there, and a copy is
-            # saved.
+            # Straight into the output, which saves a copy: packs cover disjoint parts, so no other one writes there.
             components = self._components(first.leaf, device)
             if components:
                 return _part(self.outputs[first.leaf, components[0]], first.start, first.stop)
         return self.scratch(Role.RESULT, device, pack.length, first.leaf)
 
     def deliver(self, result: Range, pack: Pack, device: str, number: int, stage: int) -> Range:
-        """Copy a pack's result to another device, where it is to arrive."""
+        """Copy a pack's result into its range on another device."""
         target = self.landing(pack, device)
         self.act(stage, Copy(result, target, number))
         return target
@@ -159,14 +157,14 @@ class PlanBuilder:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The steps, by their stages."""
-        # Stages may have gaps, for planners number them generously: only their order counts.
+        # Only the order of stages counts: planners leave gaps in their numbers.
         return tuple(Step(tuple(self._stages[stage])) for stage in sorted(self._stages))
 
     def movement(self) -> Movement:
-        """Return what was collected, proved.
+        """Return the leaves, buffers and steps as a proved movement.
 
         Raises:
-            PlanError: it does not hold.
+            PlanError: The proof fails.
 
         """
         return Movement(leaves=self.leaves, buffers=self.buffers, steps=self.steps)

@@ -1,7 +1,7 @@
-"""An owner per slice: contributions go straight to it and its result straight to all; for ranks on several hosts.
+"""The direct method, for ranks on several hosts: the owner of a slice gets all contributions and sends the result out.
 
-Between hosts a slice travels as often as it has contributions elsewhere, or once per other host if each host folds its
-own first; its result travels once per other host. Within a host, ranks pass values on in memory that they share.
+Between hosts a slice travels once per contribution on another host, or, if each host folds its own first, once per
+other host. Its result travels once per other host. Within a host, ranks pass values on in memory that they share.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ def direct(
 ) -> Method:
     """Return the method in which every rank owns a slice, folds it and sends the result out: 2 hops between hosts.
 
-    ``devices``: where each rank folds and gets results, ``"0/cpu:0"``, ``"1/cpu:0"`` … if None. A source that is none
-    of them belongs to the rank in its name, as ``"2/cpu:1"`` does to rank 2. ``shares``: of the values, per host, in
-    any unit; None for equal ones. The ranks of a host divide its share equally.
+    All contributions meet at the owner unfolded, in replica order: the bits of one pass.
 
-    All contributions meet at the owner as they are, in replica order: the bits of one pass. ``is_folded_per_host``:
-    each host folds its own first and sends one partial fold instead.
+    Args:
+        hosts: The ranks of each host, in ascending order.
+        shares: Each host's share of the values, in any unit; None: equal shares. The ranks of a host divide its share
+            equally.
+        is_folded_per_host: Each host first folds its own contributions and sends one partial fold in their place.
+        devices: The device of each rank, on which it folds and gets results; None: ``"0/cpu:0"``, ``"1/cpu:0"`` … A
+            source on another device belongs to the rank in its name, as ``"2/cpu:1"`` does to rank 2.
 
     Raises:
-        PlanError: the ranks are not 0, 1, 2 …, each on one host, or a share is negative, missing, or all are 0.
+        PlanError: The ranks are not 0, 1, 2 …, each on one host, or a share is negative, missing, or all are 0.
 
     """
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
@@ -50,7 +53,7 @@ def direct(
     wanted = [Fraction(share) for share in ([1] * len(hosts) if shares is None else shares)]
     if len(wanted) != len(hosts) or min(wanted) < 0 or not any(wanted):
         raise PlanError.shares(len(hosts), wanted)
-    # Equal parts within a host: its ranks share one port, to which it makes no difference whose slice a byte is of.
+    # Equal parts within a host: its ranks share one network port, and carry the same load over it.
     slices = tuple(wanted[host_of[rank]] / len(hosts[host_of[rank]]) for rank in range(count))
     folded = is_folded_per_host and len(hosts) > 1  # alone, a host would fold twice
     own = tuple(f"{rank}/cpu:0" for rank in range(count)) if devices is None else tuple(devices)
@@ -62,10 +65,10 @@ def direct(
 
 
 def lanes(hosts: Hosts, rank: int) -> tuple[int, ...]:
-    """Return the rank of each host that exchanges values with a rank: the one at its place among its host's ranks.
+    """Return the rank of each host that exchanges values with a rank: the one with the same index on its host.
 
-    A rank is its own lane on its own host. Hosts with fewer ranks begin again at their first. All ranks of a host so
-    get their part of what crosses, and ranks of one place can use one rail.
+    A rank is its own lane on its own host. In a host with fewer ranks, indices wrap around. Each rank of a host thus
+    carries its part of the traffic between hosts, and ranks of one index can use one rail.
 
     >>> lanes(((0, 1), (2, 3)), 3), lanes(((0, 1, 2), (3,), (4, 5)), 2)
     ((1, 3), (2, 3, 4))
@@ -77,19 +80,19 @@ def lanes(hosts: Hosts, rank: int) -> tuple[int, ...]:
 def add_direct(
     builder: PlanBuilder, pack: Pack, owner: int, hosts: Hosts, *, devices: Sequence[str], is_folded_per_host: bool
 ) -> None:
-    """Reduce a pack on the rank ``owner`` and send the result to the ranks whose ``devices`` are destinations.
+    """Reduce a pack on the rank ``owner`` and send the result to every rank with a destination among ``devices``.
 
-    Between hosts it costs a copy of the pack for each contribution on another host, or for each other host if these
-    fold their own first, and one for each other host on the way back.
+    Copies of the pack between hosts: one for each contribution on another host, or, with ``is_folded_per_host``, for
+    each other host; and one for each other host with destinations.
 
     Raises:
-        PlanError: a source or a destination is on none of the ranks.
+        PlanError: A source or a destination belongs to none of the ranks.
 
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
     meeting, ends = lanes(hosts, owner), set(work.destinations)
-    held: dict[int, list[tuple[int, Range]]] = defaultdict(list)  # by rank: replica, and where its contribution is
+    held: dict[int, list[tuple[int, Range]]] = defaultdict(list)  # by rank: replica, contribution
     for replica, rank in enumerate(_ranks_of_sources(work, devices)):
         held[rank].append((replica, builder.packed_input(pack, number, replica, _PACK)))
     arrived = []
@@ -97,19 +100,18 @@ def add_direct(
         own = [item for rank in ranks for item in held[rank]]
         if is_folded_per_host and own:
             own = [(first, builder.send(part, devices[top], number, _HOME)) for first, part in own]
-            # One partial fold instead of several contributions, at the price of the bits of one pass: the order of
-            # rounding depends on which ranks share a host.
+            # One partial fold in place of several contributions. The price: the bits now depend on which ranks share a
+            # host.
             own = [builder.partial_fold(own, number, _FOLD)]
         arrived += [(first, builder.send(part, devices[owner], number, _UP)) for first, part in own]
-    # Hosts may hold ranks in any order; the fold is in replica order whoever sent first.
+    # Hosts may hold ranks in any order; the fold is always in replica order.
     in_order = [part for _, part in sorted(arrived, key=lambda item: item[0])]
     result = builder.combine(in_order, builder.landing(pack, devices[owner]), number, _COMBINE, final=True)
     for ranks, top in zip(hosts, meeting, strict=True):
-        # Once per host over the network, then through memory: a port carries the result once, however many ranks want
-        # it.
+        # Once per host over the network, then through memory: a port carries the result once for all ranks behind it.
         below = [devices[rank] for rank in ranks if rank != top and devices[rank] in ends]
         if top != owner and devices[top] not in ends and not below:
-            continue  # nobody on this host wants the result
+            continue  # no rank of this host wants the result
         here = result if top == owner else builder.deliver(result, pack, devices[top], number, _ACROSS)
         builder.unpack(here, pack, number, _UNPACK)
         for device in below:

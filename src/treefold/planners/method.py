@@ -1,4 +1,4 @@
-"""A method of an all-reduce: how it cuts values into packs, what plans a pack, and the movement of it alone."""
+"""A method of an all-reduce: how it cuts values into packs, what plans a pack, and the movement that it makes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from treefold.plan.ir import Goal, Leaf
 from treefold.planners.builder import LeafWork, PlanBuilder
 from treefold.planners.packing import Item, Pack, by_dtype, split_by_shares
 
-_LENGTH = 2**20  # elements: enough that shares of packs are met to a millionth
+_LENGTH = 2**20  # elements: enough that packs have their shares to a millionth
 AddPack = Callable[[PlanBuilder, Pack, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How values travel between certain devices.
+    """A rule for how values travel between certain devices.
 
-    ``shares``: of the values, one per pack, in any unit. ``add_pack``: plans a pack, given which of the shares it has,
-    from 0. ``words``: the method, as its plans print it; ``notes``: of its plans.
+    Args:
+        shares: The share of the values that each pack gets, in any unit.
+        add_pack: Plans a pack, given the index of its share.
+        words: The method's name in the text of plans.
+        notes: The notes of its plans.
+
     """
 
     shares: tuple[Fraction, ...]
@@ -36,13 +40,12 @@ class Method:
         elements are left out.
 
         Raises:
-            PlanError: the leaves cannot be planned together.
+            PlanError: The leaves cannot be planned together.
 
         """
         builder = PlanBuilder(work)
         for items in by_dtype(Item(index, one.leaf.dtype, one.result_length) for index, one in enumerate(work)):
-            # The number of the share, not of the pack: shares without elements are left out, and each tree keeps its
-            # own share.
+            # Packs without elements are left out, so ``add_pack`` gets the index of the share: each tree keeps its own.
             for number, pack in enumerate(split_by_shares(items, self.shares)):
                 if pack.length:
                     self.add_pack(builder, pack, number)
@@ -50,6 +53,6 @@ class Method:
 
 
 def one_array(devices: Sequence[str], length: int = _LENGTH, dtype: str = "float32") -> tuple[LeafWork, ...]:
-    """Return the work of all-reducing one array of ``length`` elements, a replica on every device."""
+    """Return the work of all-reducing one array of ``length`` elements, with a replica on every device."""
     names = tuple(canonical_device(device) for device in devices)
     return (LeafWork(Leaf(dtype, Goal.FOLD), (length,) * len(names), names, names),)

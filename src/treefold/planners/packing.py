@@ -1,4 +1,4 @@
-"""Packs: values of one dtype, or parts of them, that travel together; and the choice of them, by arguments and options.
+"""Packs: values of one dtype, or parts of them, that travel together; and how arguments and options choose them.
 
 Values without elements are in no pack.
 """
@@ -56,17 +56,17 @@ class Pack:
 
 def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
     """Return the items of each dtype, dtypes in order of first appearance."""
-    # A pack is folded as one array, so it has one dtype; all ranks meet dtypes in the same order.
+    # A pack is folded as one array, so it has one dtype; all ranks see the dtypes in the same order.
     return list(grouped((item.dtype, item) for item in items).values())
 
 
 def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:
-    """Lay the values behind each other and cut into ``num_packs`` packs whose sizes differ by at most one element.
+    """Concatenate the values and cut them into ``num_packs`` packs; sizes differ by at most one element.
 
-    The larger packs come first; with fewer elements than packs, there are as many packs as elements.
+    The larger packs come first. With fewer elements than packs, every pack has one element.
     """
     total = sum(item.length for item in items)
-    # All packs one size but for one element: the longest pack is what a call takes.
+    # Equal sizes to within one element: the largest pack decides the time of a call.
     size, larger = divmod(total, num_packs)
     lengths = [size + (index < larger) for index in range(min(num_packs, total))]
     packs, position = [], 0
@@ -78,27 +78,26 @@ def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:
 
 
 def split_by_shares(items: Sequence[Item], shares: Sequence[Fraction]) -> tuple[Pack, ...]:
-    """Lay the values behind each other and cut into one pack per share; the shares' sum is the whole.
+    """Concatenate the values and cut them into one pack per share; the shares may have any sum.
 
-    A pack may be without elements. Cuts are where the shares before them end, rounded to whole elements, so no pack is
-    off its share by more than one element.
+    A cut lies at the sum of the shares before it, rounded to a whole element, so every pack has its share to within one
+    element. A pack may be empty.
     """
     total, whole = sum(item.length for item in items), sum(shares, Fraction(0))
     starts, before = _starts(items), Fraction(0)
     cuts = [0]
     for share in shares:
         before += share
-        # Each cut is rounded by itself, from the exact sum of shares before it. Rounded lengths would add up their
-        # errors, and the last pack would get all of them. Fractions: all ranks and machines must cut alike, which
-        # floats do not promise.
+        # Each cut is rounded by itself, from the exact sum of the shares before it: rounded lengths would leave the sum
+        # of their errors to the last pack. Fractions, because all ranks and machines must cut alike.
         cuts.append(round(total * before / whole))
     return tuple(_between(items, starts, start, stop) for start, stop in itertools.pairwise(cuts))
 
 
 def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[Pack, ...]:
-    """Fill packs in input order up to ``max_bytes``; a value is never cut, so one that is larger is a pack alone.
+    """Fill packs in input order up to ``max_bytes``. Values are never cut: a larger one is a pack of its own.
 
-    With 0, every value is.
+    With ``max_bytes=0``, every value is a pack of its own.
     """
     packs: list[list[Fragment]] = []
     room = 0
@@ -106,7 +105,7 @@ def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[P
         nbytes = item.length * itemsize
         if not nbytes:
             continue
-        # The first value of a pack always fits, however large: else a value above the limit would never be placed.
+        # The first value of a pack may exceed the limit: else a larger one would never be placed.
         if not packs or nbytes > room:
             packs.append([])
             room = max_bytes
@@ -116,9 +115,9 @@ def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[P
 
 
 def aggregate_small(items: Sequence[Item], max_bytes: int, max_group: int, itemsize: int) -> tuple[Pack, ...]:
-    """Group values of at most ``max_bytes`` into packs of at most ``max_group`` values; the others stay alone.
+    """Group values of at most ``max_bytes`` into packs of at most ``max_group`` values; each larger one is a pack.
 
-    Groups form in input order, wherever the small values stand; a pack stands where its first value does.
+    Groups form in input order, even across larger values; a pack has the position of its first value.
     """
     packs: list[list[Fragment]] = []
     group: list[Fragment] | None = None
@@ -130,7 +129,7 @@ def aggregate_small(items: Sequence[Item], max_bytes: int, max_group: int, items
             continue
         if group is None or len(group) == max_group:
             group = []
-            # The same list as ``group``: it stands in its place now, and grows as small values follow.
+            # The same list as ``group``: it has its position now, and grows with later small values.
             packs.append(group)
         group.append(_whole(item))
     return tuple(Pack(items[0].dtype, tuple(fragments)) for fragments in packs)
@@ -146,12 +145,12 @@ def _starts(items: Sequence[Item]) -> list[int]:
 
 def _between(items: Sequence[Item], starts: Sequence[int], start: int, stop: int) -> Pack:
     fragments = []
-    # The last value that starts at or before the position: of values without elements there, the one that has some.
-    # By bisection: thousands of values are cut into thousands of packs, and a scan for each would take their product.
+    # The last value that starts at or before the position, which skips empty values there. Bisection, because a scan
+    # for each of thousands of packs over thousands of values would take their product.
     index = bisect.bisect_right(starts, start) - 1
     while start < stop:
         end = min(stop, starts[index + 1])
-        # Values without elements lie between others at the same position, and have no fragment.
+        # An empty value between two others has no fragment.
         if end > start:
             fragments.append(Fragment(items[index].leaf, start - starts[index], end - starts[index]))
         start, index = end, index + 1
@@ -160,11 +159,17 @@ def _between(items: Sequence[Item], starts: Sequence[int], start: int, stop: int
 
 @dataclass(frozen=True, slots=True)
 class PackingPolicy:
-    """The arguments that decide how values are packed; the first that applies wins, in the order given here.
+    """The arguments that decide how values are packed.
 
-    ``bytes_per_pack`` > 0: packs of at most so many bytes. ``num_packs`` ≥ 1: that many packs of equal size;
-    ``"auto"``: as many as there are devices, so that every device is the root of one. Both small-gradient limits > 0:
-    small values are grouped. Else: no packing, every value travels alone.
+    The first rule that applies wins: ``bytes_per_pack``, ``num_packs``, the limits of small gradients. If none does,
+    every value is a pack of its own.
+
+    Args:
+        num_packs: ≥ 1: this number of packs of equal size. ``"auto"``: one per device, so that each is the root of one.
+        agg_small_grads_max_bytes: With the next one > 0: values of at most this many bytes are grouped.
+        agg_small_grads_max_group: The most values in such a group.
+        bytes_per_pack: > 0: the most bytes of a pack.
+
     """
 
     num_packs: int | str = 0
@@ -177,7 +182,7 @@ class PackingPolicy:
         """Return the policy of an ops class's constructor arguments.
 
         Raises:
-            ArgumentError: one of them is not a whole number ≥ 0 (``num_packs`` may be ``"auto"``).
+            ArgumentError: One of them is not a whole number ≥ 0 (``num_packs`` may be ``"auto"``).
 
         """
         if not (isinstance(num_packs, str) and num_packs == "auto") and not _is_count(num_packs):
@@ -191,11 +196,11 @@ class PackingPolicy:
         return PackingPolicy(num_packs, max_bytes, max_group)  # type: ignore[arg-type] # checked above
 
     def with_bytes_per_pack(self, bytes_per_pack: int) -> PackingPolicy:
-        """Return the policy of a call whose options say so many bytes per pack; 0 changes nothing."""
+        """Return the policy of a call with this option; 0 changes nothing."""
         return dataclasses.replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
 
     def packs(self, items: Sequence[Item], num_devices: int) -> tuple[Pack, ...]:
-        """Return the packs of ``items``, dtype after dtype in order of first appearance."""
+        """Return the packs of ``items``, one dtype after the other in order of first appearance."""
         return tuple(pack for group in by_dtype(items) for pack in self._packs(group, num_devices))
 
     def _packs(self, items: Sequence[Item], num_devices: int) -> tuple[Pack, ...]:
@@ -203,8 +208,7 @@ class PackingPolicy:
         # An option of the call overrides the constructor's arguments.
         if self.bytes_per_pack > 0:
             return up_to_bytes(items, self.bytes_per_pack, nbytes)
-        # As many packs as devices: with rotating roots, every device folds one pack, and none waits for another's
-        # arithmetic.
+        # One pack per device: roots rotate, so that every device folds one pack, at the same time.
         num_packs = num_devices if self.num_packs == "auto" else int(self.num_packs)
         if num_packs >= 1:
             return split_evenly(items, num_packs)

@@ -1,4 +1,4 @@
-"""Values that meet as they are: on one device, on every device, or on the one memory where they lie."""
+"""Methods in which contributions meet unfolded: on one device, on every device, or in the memory that holds them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
 from treefold.planners.packing import Fragment, Pack
 
-#: The stages of all three: a method uses those that it needs.
+#: The stages of all methods here; each uses those that it needs.
 _PACK, _SEND, _COMBINE, _DELIVER, _UNPACK = range(5)
 _NO_PACK = -1
 
@@ -19,7 +19,7 @@ _NO_PACK = -1
 def add_star(builder: PlanBuilder, pack: Pack, root: str) -> None:
     """Reduce a pack on the device ``root`` and copy the result to its destinations.
 
-    Costs one copy of the pack for each source that is not on ``root`` and for each other destination device.
+    The cost is one copy of the pack for each source that is not on ``root``, and one for each other destination device.
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
@@ -45,7 +45,7 @@ def two_shot(devices: Sequence[str]) -> Method:
 
 
 def add_concat(builder: PlanBuilder, leaf: int, root: str) -> None:
-    """Lay a leaf's contributions behind each other on ``root`` and copy the result to its destinations."""
+    """Concatenate a leaf's contributions on ``root`` and copy the result to its destinations."""
     work = builder.work[leaf]
     whole = Pack(work.leaf.dtype, (Fragment(leaf, 0, work.result_length),))
     if not work.result_length:
@@ -79,15 +79,15 @@ def _spread(builder: PlanBuilder, result: Range, pack: Pack, number: int) -> Non
 
 
 def add_one_shot(builder: PlanBuilder, pack: Pack) -> None:
-    """Send every contribution to every destination, where all are folded, in replica order.
+    """Send every contribution to every destination, and fold them there in replica order.
 
-    Costs n·(n − 1) copies of the pack between n devices, none of which waits for another. All contributions meet as
-    they are, so the result has the bits of one pass in replica order, on every destination.
+    Between n devices this costs n·(n − 1) copies of the pack, none of which waits for another. No partial fold travels,
+    so every destination gets the bits of one pass in replica order.
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
     packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(len(work.sources))]
-    # Every device folds all contributions in replica order: all get the same bits, though nobody sends a result.
+    # Every device folds all contributions in replica order, so all get the same bits without sending results.
     for device in dict.fromkeys(work.destinations):
         arrived = [builder.send(source, device, number, _SEND) for source in packed]
         result = builder.combine(arrived, builder.landing(pack, device), number, _COMBINE, final=True)
@@ -102,7 +102,7 @@ def one_shot() -> Method:
 def add_one_pass(builder: PlanBuilder, leaf: int) -> None:
     """Make a leaf's first output from all contributions at once, in replica order, and copy it to its other outputs.
 
-    The devices must share one memory. Nothing is packed: the executor reads the arrays where they lie.
+    The devices must share one memory. Nothing is packed: the executor reads the arrays in place.
     """
     work = builder.work[leaf]
     if not work.result_length:

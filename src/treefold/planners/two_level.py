@@ -34,8 +34,8 @@ def two_level_roots(num_devices: int, index: int) -> tuple[int, int | None]:
 def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     """Reduce a pack along the two-level tree of its ``index`` and send the result back along it.
 
-    The values' devices must be the destinations, in any order. Replicas that share a device are folded there before
-    anything is sent. Costs 2·(n − 1) copies of the pack between n devices.
+    The destinations must be the values' devices, in any order. Replicas that share a device are folded there before
+    anything is sent. Between n devices this costs 2·(n − 1) copies of the pack.
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
@@ -46,11 +46,11 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     half = (len(devices) + 1) // 2
     # One device makes one group; its second half is empty.
     groups = [group for group in (devices[:half], devices[half:]) if group]
-    # Each group is folded on one of its own: the root in its group, and the device that faces it in the other.
+    # The head of a group folds it: the root in its own group, and in the other the device that faces the root.
     heads = [devices[root] if devices[root] in group else devices[head or 0] for group in groups]
     folds = packed
     if len(devices) > 1:
-        # Each group folds side by side with the other. One device alone would fold here, and then once more below.
+        # The groups fold at the same time. One device alone would fold here, and then once more below.
         parts = [
             _group_fold(builder, packed, {name: replicas[name] for name in group}, top, number)
             for group, top in zip(groups, heads, strict=True)
@@ -68,11 +68,11 @@ def two_level() -> Method:
 def _group_fold(
     builder: PlanBuilder, packed: Sequence[Range], replicas: Mapping[str, Sequence[int]], device: str, number: int
 ) -> Range:
-    """Return the fold of a group's replicas, listed by device, on ``device``; that of one is its contribution."""
+    """Return the fold on ``device`` of a group's replicas, listed by device; a single one is its own fold."""
     arrived: list[tuple[int, Range]] = []
     for name, own in replicas.items():
         held = [(replica, packed[replica]) for replica in own]
-        if name != device:  # replicas that share another device are folded there, and travel as one
+        if name != device:  # replicas on another device are folded there and travel as one
             held = [builder.partial_fold(held, number, _HOME)]
         arrived += [(first, builder.send(part, device, number, _UP)) for first, part in held]
     return builder.partial_fold(arrived, number, _COMBINE)[1]
