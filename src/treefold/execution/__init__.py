@@ -1,4 +1,4 @@
-"""Execution: a proved plan, arrays, and a fold become results; the registry of executors, and the choice of one."""
+"""Execution: runs a proved plan on arrays, and chooses an executor from the registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()
-#: One line adds an executor. Later ones are for fewer calls, and are asked first.
+#: One line adds an executor. Later ones run fewer kinds of calls, and are asked first.
 _executors: dict[str, Executor] = {
     executor.name: executor for executor in (HOST, LOCAL, GraphExecutor(), CudaExecutor(), NCCL)
 }
@@ -42,7 +42,7 @@ _executors: dict[str, Executor] = {
 def choose_executor(call: CallSummary, asked: Executor | None = None) -> Executor:
     """Return the executor for a call: the last one registered that does not refuse it.
 
-    ``asked``: the one that the ops class asks for, if any.
+    ``asked``: the executor that the ops class asks for; None if it asks for none.
     """
     return next(
         executor
@@ -55,10 +55,10 @@ def choose_executor(call: CallSummary, asked: Executor | None = None) -> Executo
 def additional_executor(executor: Executor, traits: ExecutorTraits | None = None) -> Iterator[Executor]:
     """Register an executor inside the ``with`` block, where it is asked first. Its plans cannot run outside.
 
-    ``traits``: what its plans say and promise; None for an executor that walks their steps.
+    ``traits``: the abilities on which its plans depend; None for an executor that walks their steps.
 
     Raises:
-        ValueError: there is one of this name.
+        ValueError: There is one of this name.
 
     """
     if executor.name in EXECUTORS:
@@ -78,10 +78,17 @@ def execute(
     *,
     timeout_s: float | None = None,
 ) -> Results:
-    """Run a plan on the arrays of its leaves and return each leaf's result per component of the destination.
+    """Run a plan on the arrays of its leaves.
 
-    ``fold`` is None for plans that only move values. ``out``, already checked, takes the results; it is written last.
-    ``timeout_s``: the longest that it may take, in seconds, for executors that ``honours_timeout``.
+    Args:
+        plan: A proved plan.
+        inputs: The contributions to each leaf.
+        fold: The arithmetic; None for plans that only move values.
+        out: Arrays, already checked, that take the results; they are written last. None: new arrays.
+        timeout_s: The most seconds that the call may take, for executors with ``honours_timeout``; None: no limit.
+
+    Returns:
+        For each leaf, its result on each component of the destination.
 
     Raises:
         PlanError: ``plan`` is not a proved plan.
@@ -98,6 +105,6 @@ def execute(
 def repeater(plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
     """Return a callable that repeats the call of a plan on other arrays, or None if the plan's executor has none.
 
-    ``backends``: one per leaf, that of its arrays.
+    ``backends``: the backend of each leaf's arrays.
     """
     return _executors[plan.executor].repeater(plan, fold, backends)

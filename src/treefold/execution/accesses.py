@@ -22,7 +22,7 @@ class _Accessed:
 
 
 class Accesses:
-    """The accesses to one buffer, noted in an order in which the operations could run one after the other.
+    """The accesses to one buffer, noted in an order in which one thread could run the operations.
 
     >>> accesses = Accesses()
     >>> accesses.write(0, 10, by=0), accesses.read(4, 6, by=1), accesses.write(5, 8, by=2)
@@ -49,12 +49,12 @@ class Accesses:
         written = self._between(start, stop)
         parts = self._parts[written]
         found = {part.writer for part in parts if part.writer >= 0}.union(*(part.readers for part in parts))
-        # One part takes the place of all: whoever comes later waits for this write, which has waited for the others.
+        # One part replaces all: later operations wait for this write, which has waited for the others.
         self._parts[written] = [_Accessed(start, by)]
         return found - {by}
 
     def _between(self, start: int, stop: int) -> slice:
-        """Return where the parts from ``start`` to ``stop`` stand, after splitting those that reach across these."""
+        """Split the parts that reach across ``start`` or ``stop``, and return the slice of the parts between."""
         self._split_at(start)
         self._split_at(stop)
         return slice(*(bisect.bisect_left(self._parts, at, key=_start_of) for at in (start, stop)))
@@ -71,7 +71,11 @@ class Accesses:
 def dependencies(operations: Iterable[tuple[Sequence[Range], Range | None]], num_buffers: int) -> list[set[int]]:
     """Return, for each operation, the earlier ones that must be done before it may start.
 
-    ``operations``: what each reads and writes, in an order in which one thread could run them.
+    Args:
+        operations: The ranges that each reads, and the one that it writes, in an order in which one thread could run
+            them.
+        num_buffers: The number of buffers.
+
     """
     accesses = [Accesses() for _ in range(num_buffers)]
     needs = []
@@ -79,8 +83,7 @@ def dependencies(operations: Iterable[tuple[Sequence[Range], Range | None]], num
         found: set[int] = set()
         for source in sources:
             found |= accesses[source.buffer].read(source.start, source.stop, position)
-        # Buffers of a plan are written once; only the halves of staging buffers are written again, and wait for their
-        # readers.
+        # Only the halves of staging buffers are written more than once; such a write waits for the readers.
         if target is not None:
             found |= accesses[target.buffer].write(target.start, target.stop, position)
         # A fold into one of its own sources reads before it writes, and does not wait for itself.

@@ -1,4 +1,4 @@
-"""Performs the actions of a plan on arrays, for all executors: they differ in where arrays lie and when actions run."""
+"""Performs the actions of a plan on arrays, for all executors, which differ in memory and in the order of actions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ from treefold.reduce_op import ReduceOp
 class LeafActions(NamedTuple):
     """Performs actions on the arrays of one leaf, which are 1-d and of one framework.
 
-    ``num_contributions``: the number of contributions to each element in the plan, of which this process may hold only
-    some. ``shape`` and ``path``: the leaf's, for an ``accumulation_fn``. ``result_dtype``: the dtype of a fold's
-    results in the arrays' framework.
+    Args:
+        leaf: The leaf.
+        num_contributions: The contributions to each element in the plan; this process may hold only some of them.
+        backend: The backend of the arrays.
+        shape: The leaf's shape, for an ``accumulation_fn``.
+        path: The leaf's path, for its errors.
+        fold: The arithmetic; None for plans that only move values.
+        result_dtype: The dtype of a fold's results in the arrays' framework; None without a fold.
+
     """
 
     leaf: Leaf
@@ -35,24 +41,24 @@ class LeafActions(NamedTuple):
     result_dtype: str | None
 
     def dtype(self, role: Role) -> str:
-        """Return the dtype of a buffer of a role."""
+        """Return the dtype of this leaf's elements in a buffer of a role."""
         return dtype_in(role, self.leaf, self.fold, result=self.result_dtype)
 
     def computes(self, action: Action) -> bool:
-        """Tell whether an action computes new numbers; other actions only move numbers."""
+        """Return whether an action computes new numbers; other actions only move numbers."""
         return isinstance(action, Combine) or (isinstance(action, Concat) and action.final and self.divides_rows)
 
     def compute(self, action: Action, parts: Sequence[Any]) -> Any:
-        """Return the result of an action that ``computes``, from the arrays that it reads, all on one device.
+        """Return the result of an action that ``computes``; ``parts``: the arrays that it reads, all on one device.
 
-        An ``accumulation_fn`` may write into ``parts``, and what it returns may be one of them.
+        An ``accumulation_fn`` may write into ``parts``, and may return one of them.
         """
         if isinstance(action, Combine):
             return self._combine(parts, is_final=action.final)
         return self._divide(self.backend.ravel_concat(parts))
 
     def result(self, contributions: Sequence[Any]) -> Any:
-        """Return the result of the leaf from all contributions, on one device: all its actions in one.
+        """Return the leaf's result from all contributions, on one device, in place of all its actions.
 
         The result may be a view of a contribution, if there is only one or an ``accumulation_fn`` returns it.
         """
@@ -62,7 +68,7 @@ class LeafActions(NamedTuple):
         return self._divide(joined) if self.divides_rows else joined
 
     def mean(self, total: Any) -> Any:
-        """Return the mean from the sum of all contributions, an array of the accumulator's dtype."""
+        """Return the mean; ``total``: the sum of all contributions, in the accumulator's dtype."""
         return self._combine([total], is_final=True) if self.leaf.dtype in INTEGERS else self._divide(total)
 
     def fold_on_host(self, action: Action, parts: Sequence[Any], target: Any) -> bool:
@@ -74,9 +80,8 @@ class LeafActions(NamedTuple):
         if fold is None or fold.accumulation_fn is not None or end is None or not isinstance(action, Combine):
             return False
         if fold.op is ReduceOp.MEAN and not (action.final and len(parts) == self.num_contributions):
-            return False  # the kernel divides by the number of its sources, which is not that of the contributions
-        # All on the host, in the leaf's own dtype: partial folds may be wider, and then the backend's arithmetic must
-        # do.
+            return False  # the kernel would divide by the number of its sources
+        # The kernel folds host arrays in the leaf's own dtype. Wider partial folds need the backend's arithmetic.
         views = [view for part in parts if (view := self.backend.host_view(part)) is not None]
         dtypes = {view.dtype.name for view in views}
         if len(views) < len(parts) or dtypes != {self.leaf.dtype} or end.dtype.name != self.dtype(Role.OUTPUT):
@@ -97,9 +102,9 @@ class LeafActions(NamedTuple):
             shaped = [self.backend.reshape(part, self.shape) for part in parts]
             made = _accumulate(self.backend, shaped, fold.accumulation_fn, self.path)
             return self._divide(made) if fold.op is ReduceOp.MEAN else made
-        # Only the last fold divides, by all contributions, not by its own parts: partial folds are parts as well.
+        # The last fold divides by the number of contributions, not by that of its parts, which may be partial folds.
         divisor = self.num_contributions if is_final else None
-        # Partial folds have the dtype in which they travel: wider than a result of 16 bits, so that it is rounded once.
+        # Partial folds have the dtype of travel: 16-bit results are rounded once, from a wider one.
         result = self.dtype(Role.OUTPUT if is_final else Role.PARTIAL)
         return self.backend.combine(parts, fold, dtype=self.leaf.dtype, divisor=divisor, result=result)
 
@@ -108,10 +113,10 @@ class LeafActions(NamedTuple):
 
 
 def _accumulate(backend: ArrayBackend, arrays: Sequence[Any], function: AccumulationFn, path: str) -> Any:
-    """Return the flat result of an ``accumulation_fn`` on whole arrays, which it may write into; it may return one.
+    """Return the flat result of an ``accumulation_fn``, which may write into whole arrays, and may return one.
 
     Raises:
-        ArgumentError: it returned something else than one array of its inputs' framework, shape and dtype.
+        ArgumentError: It did not return one array of its inputs' framework, shape and dtype.
 
     """
     shape, dtype = backend.shape_dtype(arrays[0])
@@ -122,7 +127,7 @@ def _accumulate(backend: ArrayBackend, arrays: Sequence[Any], function: Accumula
     refusal = backend.refusal(result)
     if refusal is not None:
         raise ArgumentError.accumulation_result(where, refusal.got, expected)
-    # Checked before anything is written: the result goes where the plan has room for exactly this shape and dtype.
+    # Checked before anything is written: the plan's buffer has exactly this shape and dtype.
     got_shape, got_dtype = backend.shape_dtype(result)
     if (got_shape, got_dtype) != (shape, dtype):
         raise ArgumentError.accumulation_result(where, f"{got_dtype} {got_shape}", expected)
@@ -142,7 +147,7 @@ def leaf_actions(movement: Movement, inputs: Sequence[Operand], fold: Fold | Non
 
 
 def outputs(movement: Movement, inputs: Sequence[Operand], array_of: Callable[[int], Any]) -> Results:
-    """Return each leaf's outputs in the shape of the leaf; ``array_of``: what an output holds, by its index, 1-d."""
+    """Return each leaf's outputs in its shape; ``array_of`` returns the flat array of an output's index."""
     return [
         tuple([operand.backend.reshape(array_of(index), operand.shape) for index in indices])
         for operand, indices in zip(inputs, buffers_of_leaves(movement, Role.OUTPUT), strict=True)
@@ -153,7 +158,12 @@ def outputs(movement: Movement, inputs: Sequence[Operand], array_of: Callable[[i
 class FlatMemory:
     """The memory of a plan's buffers, a 1-d array each, for executors that write in place.
 
-    ``buffers``: the plan's, then those that a schedule added. ``assign``: writes the second array into the first.
+    Args:
+        leaves: The actions of each leaf.
+        buffers: The plan's buffers, then those that a schedule added.
+        arrays: The memory of each buffer.
+        assign: Writes its second argument into its first.
+
     """
 
     leaves: Sequence[LeafActions]

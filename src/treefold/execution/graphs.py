@@ -12,17 +12,17 @@ from treefold.plan import Plan
 
 
 class GraphExecutor(Executor):
-    """TensorFlow's graphs on CPU devices: the bits of the eager call, from the same kernels."""
+    """Runs plans in TensorFlow's graphs on CPU devices: the bits of the eager call, from the same kernels."""
 
     name = "graph"
 
     @property
     def kernel(self) -> str:
-        """That of host memory."""
+        """The kernel of host memory."""
         return native.kernel()
 
     def refusal(self, call: CallSummary) -> str:
-        """Refuse what is not TensorFlow's, has its contents now, is elsewhere, or will be compiled by XLA or saved."""
+        """Refuse all but TensorFlow's symbolic tensors, on CPUs, in graphs for neither XLA nor export."""
         if set(call.frameworks) != {"TensorFlow"} or call.is_in_host_memory:
             return "it runs on TensorFlow's symbolic tensors only"
         if call.accumulate == "callback":
@@ -33,7 +33,7 @@ class GraphExecutor(Executor):
         return "" if is_on_host else "its graph does not run in host memory, by kernels"
 
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
-        """Return each leaf's result per component, as symbolic tensors; nothing can be written into those."""
+        """Return each leaf's result per component, as symbolic tensors; these cannot be written into."""
         from treefold.execution.tensorflow_graphs import reduced  # noqa: PLC0415 - TensorFlow is loaded: these are its tensors
 
         if out is not None:

@@ -1,4 +1,4 @@
-"""Where a run was made: processor, caches, memory, system, versions."""
+"""The machine of a run: processor, caches, memory, system, versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what is known of this machine, by name; never who owns it or what it is called."""
+    """Return facts about this machine, by name; none identifies its owner or its name."""
     levels = native.vector_levels()
     facts = {
         "processor": _field(_CPUINFO, "model name") or platform.processor() or platform.machine(),
@@ -42,7 +42,7 @@ def describe_versions(packages: Sequence[str] = ()) -> dict[str, str]:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that can be taken without swapping; None where the system does not say."""
+    """Return the bytes that can be taken without swapping; None if the system does not report them."""
     words = (_field(_MEMINFO, "MemAvailable") or "").split()
     return int(words[0]) * 1024 if words else None
 

@@ -1,4 +1,4 @@
-"""Folding host arrays into host arrays: the native core where it serves, NumPy elsewhere; the same bits from both."""
+"""Folds host arrays into host arrays, by the native core where it can, else by NumPy; both give the same bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treefold.reduce_op import ReduceOp
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
 _BLOCK = 1 << 15
-#: Bits of float64's significand, and of a number in the middle between two of float32.
+#: Bits of float64's significand, and of the middle between two numbers of float32.
 _DOUBLE_BITS, _MIDDLE_BITS = 53, 25
 
 UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
@@ -30,7 +30,7 @@ UNFINISHED = "treefold: the reduction ended before it was done, so what `out` ho
 class Job:
     """Contributions of one shape, in replica order, and the arrays that take their fold.
 
-    A target may be one of the sources' own memory; beyond that it must be disjoint from them.
+    A target may be exactly the memory of one source; otherwise it must be disjoint from all of them.
     """
 
     dtype: str
@@ -46,7 +46,7 @@ def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
     plain = [_made_plain(job, fold) for job in jobs]
     try:
         _fold_plain(jobs, plain, fold)
-    except BaseException as error:  # Ctrl-C, or what the handler of another signal raises
+    except BaseException as error:  # Ctrl-C, or the error of a signal handler
         error.add_note(UNFINISHED)
         raise
 
@@ -66,7 +66,7 @@ def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
 
 @in_plain_arithmetic
 def _hand_over(jobs: Sequence[Job], plain: Sequence[Job]) -> None:
-    """Copy what lies in temporary arrays, rounded to the targets' dtype."""
+    """Copy results from temporary arrays into the targets, rounded to their dtype."""
     for job, made in zip(jobs, plain, strict=True):
         if made is not job:
             for target, end in zip(job.targets, made.targets, strict=True):
@@ -92,7 +92,7 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
 
 
 def _in_memory_order(job: Job) -> Job:
-    """Return views whose axes stand as in memory if that makes all arrays row-major, such as channels-last images.
+    """Return views with axes in memory order if that makes all arrays row-major, as for channels-last images.
 
     Elements are folded independently, so any order of elements is right if it is the same for all arrays.
     """
@@ -123,7 +123,7 @@ def _made_plain(job: Job, fold: Fold) -> Job:
 
 
 def _made_dtype(job: Job, fold: Fold) -> str:
-    """Return the dtype that the fold is rounded to first: that of the targets where two roundings could show."""
+    """Return the dtype of the fold's first rounding: the targets' where a second rounding could show."""
     result = fold.result_dtype(job.dtype)
     if job.dtype not in INTEGERS or fold.op is not ReduceOp.MEAN or not job.targets:
         return result
@@ -132,11 +132,11 @@ def _made_dtype(job: Job, fold: Fold) -> str:
 
 
 def rounds_as_once(dtype: str, divisor: int) -> bool:
-    """Tell whether a mean of integers that is rounded to float64, and then to float32, is as if rounded once.
+    """Return whether a mean of integers, rounded to float64 and then to float32, equals one that is rounded once.
 
-    JAX's means are float32 without x64. It is, unless float64 takes a mean for the middle between two numbers of
-    float32. Their distance is at least 1 / ``divisor``, of 1 or of the middle's last bit: within these bounds 53 bits
-    show it.
+    JAX's means are float32 without x64. The two differ only if float64 rounds a mean to the middle between two numbers
+    of float32. A mean that is not the middle is at least 1 / ``divisor`` away from it, in units of 1 or of the middle's
+    last bit. Within these bounds, 53 bits show that distance.
     """
     return divisor << max(8 * itemsize(dtype), _MIDDLE_BITS) <= 1 << _DOUBLE_BITS
 

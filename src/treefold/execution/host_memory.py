@@ -1,8 +1,8 @@
-"""Runs a plan whose devices all lie in host memory: every result is written in one pass over the inputs.
+"""Runs a plan with all devices in host memory: every result is written in one pass over the inputs.
 
-There is no tree: there are no links to spare on one memory, and folding every element once, in replica order,
-is both the fastest and the most exact. The plan has proved which result each destination gets; this module computes
-each result directly, by the goal of its leaf.
+One memory has no links to spare, so there is no tree: to fold every element once, in replica order, is both the fastest
+and the most exact. The plan has proved which result each destination gets; this module computes each result directly,
+by the goal of its leaf.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _NUMPY = NumpyBackend()
 
 
 class HostExecutor(Executor):
-    """Host memory: one pass of the native core, or NumPy, over the arrays where they lie."""
+    """Folds in host memory: one pass of the native core, or NumPy, over the arrays in place."""
 
     name = "host"
 
     @property
     def kernel(self) -> str:
-        """The native core, and what proves its sums exact, or NumPy."""
+        """The native core and its proof of exact sums, or NumPy."""
         return native.kernel()
 
     def refusal(self, call: CallSummary) -> str:
-        """Refuse what lies on other memory."""
+        """Refuse arrays or devices in any other memory."""
         return "" if call.is_in_host_memory else "its arrays or devices are not all in host memory"
 
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
@@ -56,7 +56,7 @@ class HostExecutor(Executor):
             ]
             for index, (leaf, operand, result) in enumerate(zip(leaves, inputs, made, strict=True))
         ]
-        # A view may be a copy, of a lazily conjugated tensor for instance, so all are made before anything is written.
+        # A view may be a copy, as of a lazily conjugated tensor, so all are made before anything is written.
         jobs = [
             Job(leaf.leaf.dtype, _views(operand, operand.arrays), ends)
             for leaf, operand, result, ends in zip(leaves, inputs, made, targets, strict=True)
@@ -109,10 +109,10 @@ class _HostRepeater:
         if ends is None:
             ends = [make(row, dtype, count) for row, (make, dtype, count) in zip(rows, self._makers, strict=True)]
         try:
-            # False: the native core has found overlaps, has written nothing, and the slow path says what is wrong.
+            # False: the core has found overlaps and written nothing; the slow path raises the error.
             if not self._fold(rows, ends, None if targets is None else self._before):
                 return None
-        except BaseException as error:  # Ctrl-C, or what the handler of another signal raises
+        except BaseException as error:  # Ctrl-C, or the error of a signal handler
             error.add_note(UNFINISHED)
             raise
         if targets is not None:
@@ -135,12 +135,12 @@ def output_devices(plan: Plan) -> list[list[str]]:
 
 
 def _memories(backend: ArrayBackend, devices: list[str]) -> list[str]:
-    """Return the devices whose results need memory of their own."""
+    """Return the devices that need memory of their own for results."""
     return devices[:1] if backend.shares_results else devices
 
 
 def _own_result(leaf: LeafActions, operand: Operand) -> HostArray | None:
-    """Return the result of a leaf that is not folded by the kernel, row-major; None for the others."""
+    """Return the row-major result of a leaf that the kernel does not fold; None for the others."""
     views = _views(operand, operand.arrays)
     if leaf.leaf.goal is not Goal.FOLD:
         result: HostArray = leaf._replace(backend=_NUMPY).result(views)

@@ -1,7 +1,7 @@
-"""The seam between treefold and what runs its plans.
+"""The interface between treefold and the executors of its plans.
 
 A new executor is one file with a subclass of ``Executor``, one line in ``execution/__init__.py``, and one in
-``plan/plan.py``, which says what plans of its name promise. What it can do, refuses and honours is asked here.
+``plan/plan.py``, which holds the abilities on which its plans depend. The class itself says which calls it refuses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treefold.plan import Plan
 class Operand:
     """The contributions to one leaf, in replica order, and the shape of its result.
 
-    ``views``: NumPy views of the arrays in host memory, as far as the caller has made them.
+    ``views``: NumPy's views of the arrays in host memory, None for those that are not made yet.
     """
 
     backend: ArrayBackend
@@ -48,8 +48,13 @@ def handed_over(inputs: Sequence[Operand], results: Results, out: Results | None
 class CallSummary:
     """The facts about a call that an executor sees before the call is planned; no arrays.
 
-    ``frameworks``: of each leaf. ``routes``: sources and destinations of each value. ``devices``: all that the call
-    names, and its ops object. ``is_in_host_memory``: whether all contributions and results are.
+    Args:
+        frameworks: The framework of each leaf.
+        routes: The sources and destinations of each value.
+        devices: All devices that the call or its ops object names.
+        accumulate: How additions are made, as plans name it.
+        is_in_host_memory: Whether all contributions and results are in host memory.
+
     """
 
     frameworks: tuple[str, ...]
@@ -60,8 +65,8 @@ class CallSummary:
 
 
 #: Repeats one kind of call on other rows of the same kind, from many threads. It returns the new results of each row,
-#: or none if they are written into the second argument, which may be the first. None, with nothing done: the call needs
-#: the slow path, which will say what is wrong.
+#: or an empty list if it wrote them into the second argument, which may be the first. It returns None, with nothing
+#: done, if the call needs the slow path, for an error for instance.
 Repeat = Callable[[list[Row], list[Row] | None], Results | None]
 
 
@@ -70,7 +75,7 @@ class Executor(abc.ABC):
 
     #: The name by which plans refer to it.
     name: str
-    #: Whether it runs those calls only whose ops class asks for it.
+    #: Whether it runs a call only if the ops class asks for it.
     is_on_request: bool = False
     #: Whether there is ``run_within``, for calls with ``timeout_seconds``; elsewhere the option is refused.
     honours_timeout: bool = False
@@ -81,12 +86,12 @@ class Executor(abc.ABC):
 
     @property
     def kernel(self) -> str:
-        """What does the arithmetic, if plans are to name it, as of host memory."""
+        """The name of the arithmetic in plans, for executors of host memory; else empty."""
         return ""
 
     @abc.abstractmethod
     def refusal(self, call: CallSummary) -> str:
-        """Return why it does not run a call, in words; empty if it does."""
+        """Return why the executor cannot run a call, in words; empty if it can."""
 
     @abc.abstractmethod
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
@@ -104,6 +109,6 @@ class Executor(abc.ABC):
     def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:  # noqa: ARG002
         """Return a callable that repeats the call of a plan on other arrays, or None if the executor has none.
 
-        ``backends``: one per leaf, that of its arrays.
+        ``backends``: the backend of each leaf's arrays.
         """
         return None

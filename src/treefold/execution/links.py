@@ -1,9 +1,9 @@
-"""The links between this machine's devices: verified byte by byte, kept in a file, and how fast they are.
+"""The links between this machine's devices: verified byte by byte, kept in a file, and measured.
 
-Some machines report that GPUs can reach each other's memory, copy without an error, and deliver other bytes
-(virtualised or misconfigured IOMMUs, access control between PCIe ports). Only comparing the bytes shows it: random
-patterns, idle and under load, in every direction. A link is used directly only after that (``treefold.verify_links``);
-copies over other links go through the host. Results are kept for each set of devices and driver.
+On some machines GPUs can reach each other's memory according to the driver, copy without an error, and deliver wrong
+bytes (virtualised or misconfigured IOMMUs, access control between PCIe ports). Only a comparison of the bytes shows it:
+random patterns, idle and under load, in every direction. Copies use a link directly only after that test
+(``treefold.verify_links``), and else go through the host. Results are kept for each set of devices and driver.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ _MOST_BYTES = 1 << 20  # a file of results is a few kilobytes; nothing larger is
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """One direction between two devices: ``problem`` is empty if every byte arrived in every trial.
+    """One direction between two devices.
 
-    ``bytes_per_s`` and ``alpha_s``: measured bandwidth, and seconds before the first byte arrives; 0 if it lied.
+    Args:
+        source: The device that sends.
+        target: The device that receives.
+        problem: The first wrong bytes, in words; empty if every byte arrived in every trial.
+        bytes_per_s: The measured bandwidth; 0 with a problem.
+        alpha_s: The measured seconds before the first byte arrives; 0 with a problem.
+
     """
 
     source: str
@@ -46,7 +52,7 @@ class LinkResult:
 
     @property
     def is_proved(self) -> bool:
-        """True if copies may use it directly."""
+        """Whether copies may use it directly."""
         return not self.problem
 
 
@@ -54,7 +60,7 @@ class LinkResult:
 class LinkTable:
     """The result of ``treefold.verify_links``: one row per directed pair; ``print`` shows them as a table.
 
-    ``machine`` names devices and driver: results hold for this set of them only.
+    ``machine``: names of devices and driver; the results hold for these only.
     """
 
     machine: str
@@ -79,27 +85,27 @@ _version = 0
 
 
 def use(results: Iterable[LinkResult]) -> None:
-    """Make the plans of this process use these results."""
+    """Use these results for the plans of this process."""
     global _version  # noqa: PLW0603 - what is known of the machine is the process's own
     _known.update({(link.source, link.target): link for link in results})
-    # After the results: a schedule made in between is kept under the old number, and is not used again. The other way
-    # round, one made of the old results would pass for new.
+    # After the results: a schedule made in between has the old number, and is not used again. In the opposite order, a
+    # schedule made of the old results would have the new number.
     _version = next(_versions)
 
 
 def version() -> int:
-    """Return a number that changes with what is known."""
+    """Return a number that changes with the known results."""
     return _version
 
 
 def is_proved(source: str, target: str) -> bool:
-    """Tell whether a probe saw every byte arrive."""
+    """Return whether a probe saw every byte arrive."""
     link = _known.get((source, target))
     return link is not None and link.is_proved
 
 
 def known() -> tuple[LinkResult, ...]:
-    """Return all that is known in this process."""
+    """Return all results that this process knows."""
     return tuple(_known.values())
 
 
@@ -113,10 +119,10 @@ def cache_file(machine: str) -> Path:
 
 
 def load(machine: str) -> LinkTable | None:
-    """Return the results kept for a machine; None if there are none, or none that can be read."""
+    """Return the results kept for a machine; None if there are none that can be read."""
     try:
         path = cache_file(machine)
-        # Before it is read: the folder is the user's, and whatever stands there must not take all memory.
+        # Before it is read: any file may be in the user's folder, and a huge one must not fill the memory.
         if path.stat().st_size > _MOST_BYTES:
             return None
         return _read(json.loads(path.read_text(encoding="utf-8")), machine)
@@ -125,7 +131,7 @@ def load(machine: str) -> LinkTable | None:
 
 
 def save(table: LinkTable) -> None:
-    """Write results to the cache. If that fails, the next process only has to measure anew."""
+    """Write results to the cache. If that fails, the next process has to measure again."""
     text = json.dumps({"format": _FORMAT, "machine": table.machine, "links": [asdict(link) for link in table.links]})
     try:
         path = cache_file(table.machine)
@@ -159,9 +165,12 @@ _TIMED = 7
 
 
 def verify(prober: CudaProber, *, use_cache: bool = True) -> LinkTable:
-    """Verify every directed pair, use the results in this process, cache them, and warn of pairs that lie.
+    """Verify every directed pair, use the results in this process, cache them, and warn of pairs with a problem.
 
-    ``use_cache``: use cached results for the same devices and driver, if there are any.
+    Args:
+        prober: Copies, and times copies.
+        use_cache: Use cached results for the same devices and driver, if there are any.
+
     """
     machine = prober.machine()
     table = load(machine) if use_cache else None
@@ -186,11 +195,16 @@ def verify(prober: CudaProber, *, use_cache: bool = True) -> LinkTable:
 def verify_links(*, use_cache: bool = True) -> LinkTable:
     """Prove the links between the GPUs of this machine, and between them and the host, byte by byte.
 
-    Directed pairs are copied over idle and while all others are busy; bandwidth (bytes per second) and latency
-    (seconds) are measured. Plans go by the results from then on: a pair that lies is routed through the host, with one
-    warning. Results are kept per set of GPUs and driver. Takes some seconds per pair, and imports PyTorch.
+    Every directed pair is copied over, idle and while all others are busy, and its bandwidth and latency are measured.
+    From then on plans use the results: copies over a pair that delivers wrong bytes go through the host, with one
+    warning. This takes some seconds per pair, and imports PyTorch.
 
-    ``use_cache=False`` ignores cached results. Returns a table, which ``print`` shows; without a GPU it has no rows.
+    Args:
+        use_cache: Use the results of an earlier run with the same GPUs and driver, if there are any; False: measure.
+
+    Returns:
+        One row per directed pair, without rows if there is no GPU; ``print`` shows a table in GB/s and µs.
+
     """
     if importlib.util.find_spec("torch") is None:
         return LinkTable("", ())
@@ -211,14 +225,14 @@ def _result(prober: CudaProber, pair: tuple[str, str], pairs: Sequence[tuple[str
             end()
     if problem:
         return LinkResult(*pair, problem, 0.0, 0.0)
-    # Two sizes make a line. The median, because an interrupt only ever adds time, and adds it to few copies.
+    # Two sizes make a line. The median, because interrupts lengthen few of the copies.
     small, large = (_median_seconds(prober, pair, nbytes) for nbytes in _TIMED_SIZES)
     beta = max(large - small, 1e-12) / (_TIMED_SIZES[1] - _TIMED_SIZES[0])
     return LinkResult(*pair, "", 1 / beta, max(0.0, small - beta * _TIMED_SIZES[0]))
 
 
 def _problem(prober: CudaProber, pair: tuple[str, str], when: str) -> str:
-    """Return what is wrong with the bytes that arrive, empty if nothing is."""
+    """Return what is wrong with the bytes that arrive; empty if nothing is."""
     for trial in range(_TRIALS):
         for nbytes in SIZES:
             pattern = _pattern(pair, trial, nbytes)

@@ -1,6 +1,6 @@
 """Runs a plan step by step on any backend in one process: real devices, traced graphs, emulated links.
 
-A buffer is a list of the arrays that were written into it, so the backend needs no mutable memory: a copy makes a new
+A buffer is a list of the arrays that were written into it, so the backend needs no mutable memory. A copy makes a new
 array on the target's device, and reading a range splits and joins arrays.
 """
 
@@ -20,7 +20,7 @@ from treefold.plan.plan import STEP_BY_STEP
 
 
 class LocalExecutor(Executor):
-    """Any framework's own operations, on whatever devices it has."""
+    """Runs each step by the framework's own operations, on any of its devices."""
 
     name = STEP_BY_STEP
 
@@ -32,7 +32,7 @@ class LocalExecutor(Executor):
         """Return each leaf's result per component; with ``out``, copied into the arrays given once all are computed."""
         walk = StepWalk(plan, inputs, fold)
         for step in plan.steps:
-            # All are evaluated before any is written: within a step the order of actions does not count.
+            # All actions are evaluated before any result is written: their order within a step does not count.
             results = [(action.target, walk.evaluate(action)) for action in step.actions]
             for target, array in results:
                 walk.write(target, array)
@@ -52,7 +52,7 @@ class _Held:
     array: Any
 
     def between(self, start: int, stop: int, backend: ArrayBackend) -> list[_Held]:
-        """Return what lies between two positions, as one or none."""
+        """Return the part of the array between two positions, as a list of one or none."""
         start, stop = max(start, self.start), min(stop, self.stop)
         if start >= stop:
             return []
@@ -95,7 +95,7 @@ class StepWalk:
     def read(self, source: Range) -> Any:
         """Return a range as one array."""
         backend = self.inputs[self.plan.buffers[source.buffer].leaf].backend
-        # Sorted and, as the proof says, covering the range: joined in this order they are its elements.
+        # The pieces are sorted, and the proof says that they cover the range.
         held = [
             held for one in self.contents[source.buffer] for held in one.between(source.start, source.stop, backend)
         ]
@@ -104,7 +104,7 @@ class StepWalk:
     def write(self, target: Range, array: Any) -> None:
         """Put an array into a range and drop what the range held before."""
         backend = self.inputs[self.plan.buffers[target.buffer].leaf].backend
-        # What was there before is cut away, never written into: another buffer may hold a view of the same array.
+        # Old contents are cut away, never overwritten: another buffer may hold a view of the same array.
         kept = [_Held(target.start, target.stop, array)]
         for held in self.contents[target.buffer]:
             kept += held.between(0, target.start, backend) + held.between(target.stop, held.stop, backend)

@@ -1,9 +1,9 @@
 """The native core for the rest of treefold: whether it is installed, its vector level, threads and result memory.
 
-Environment: ``TREEFOLD_NUM_THREADS``, threads that work on one call; ``TREEFOLD_VECTOR_LEVEL``, one of the names that
-``vector_levels()`` returns; ``TREEFOLD_HOST_CACHE_BYTES``, the bound of the cache of result memory;
-``TREEFOLD_CERTIFICATE``, what proves that additions were exact. They are read once, strictly, when the first reduction
-runs.
+Four variables of the environment are read once, strictly, when the first reduction runs: ``TREEFOLD_NUM_THREADS`` sets
+the threads that work on one call. A name in ``TREEFOLD_VECTOR_LEVEL`` is one of ``vector_levels()``. The cache of
+result memory is bounded by ``TREEFOLD_HOST_CACHE_BYTES``. The proof that additions were exact is chosen by
+``TREEFOLD_CERTIFICATE``.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def vector_levels() -> tuple[str, ...]:
 
 @functools.cache
 def level() -> int:
-    """Return the index of the vector level to use, and put the environment's settings into force."""
+    """Return the index of the vector level to use, and apply the environment's settings."""
     names = vector_levels()
     wanted = os.environ.get(_LEVEL, names[0])
     if wanted not in names:
         raise ArgumentError.setting(wanted, f"one of {', '.join(names)} on this machine", name=_LEVEL)
-    # Two threads may both come here the first time; they read the same environment, and set the same twice.
+    # Two threads may both run this the first time: they read the same environment and set the same values.
     _from_environment("TREEFOLD_NUM_THREADS", 1, _set_num_threads)
     _from_environment("TREEFOLD_HOST_CACHE_BYTES", 0, set_memory_limit)
     asked = os.environ.get(_CERTIFICATE)
@@ -68,16 +68,17 @@ def level() -> int:
 
 
 def kernel() -> str:
-    """Return what folds in host memory, as plans name it: NumPy, or the core and what proves that its sums are exact.
+    """Return the name in plans of the kernel for host memory: NumPy, or the core with its proof of exact sums.
 
-    ``"native-flag"``: by the processor's flag. ``"native-integers"``: by the exponents of what is added, where the flag
-    failed its test or ``TREEFOLD_CERTIFICATE`` asks for it. ``"native-none"``: by nothing, so that slower tiers do all.
+    The proof of ``"native-flag"`` is the processor's flag. The proof of ``"native-integers"`` is the exponents of the
+    summands: it is used where the flag failed its test, or if ``TREEFOLD_CERTIFICATE`` asks for it. With
+    ``"native-none"`` there is no proof, so slower tiers do all the work.
     """
     return f"native-{tuple(CERTIFICATES)[_certificate(level())]}" if HAS_NATIVE else "numpy"
 
 
 def packed_weights(weights: Sequence[int]) -> tuple[bytes, int]:
-    """Return weights as the core takes them: the bytes of whole numbers, and the number of 32-bit words of each."""
+    """Return weights in the core's form: the bytes of whole numbers, and the number of 32-bit words of each."""
     words = max(1, -(-max(weights).bit_length() // 32))
     return b"".join([weight.to_bytes(4 * words, "little") for weight in weights]), words
 
@@ -85,8 +86,11 @@ def packed_weights(weights: Sequence[int]) -> tuple[bytes, int]:
 def set_num_threads(count: int) -> None:
     """Set how many threads work on one reduction in host memory, the calling one included.
 
-    The default is the number of processors that this process may use. Results do not depend on it. Without the
-    native core this has no effect: NumPy folds on one thread.
+    The default is the number of processors that this process may use. Results do not depend on it. Without the native
+    core it has no effect: NumPy folds on one thread.
+
+    Args:
+        count: A whole number ≥ 1.
 
     Raises:
         ArgumentError: ``count`` is not a whole number above 0.
@@ -108,7 +112,7 @@ def num_threads() -> int:
 
 
 def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
-    """Return an uninitialised row-major array; large ones return to a cache when their last owner is gone."""
+    """Return an uninitialised row-major array; the memory of a large one returns to a cache with its last reference."""
     if not HAS_NATIVE or dtype.hasobject:
         return np.empty(shape, dtype)
     level()
@@ -118,8 +122,11 @@ def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
 def host_memory_info() -> dict[str, int]:
     """Return the state of the cache of result memory.
 
-    ``used_bytes``: in results that are alive; ``cached_bytes``: kept for the next results; ``limit_bytes``: the bound
-    of the latter (``TREEFOLD_HOST_CACHE_BYTES``); ``hits`` and ``misses``: results that found memory there, or did not.
+    Returns:
+        ``used_bytes``: in results that are alive. ``cached_bytes``: kept for later results. ``limit_bytes``: the most
+        that are kept (``TREEFOLD_HOST_CACHE_BYTES``). ``hits`` and ``misses``: the numbers of results that found memory
+        in the cache, or did not.
+
     """
     if HAS_NATIVE:
         level()
@@ -128,7 +135,7 @@ def host_memory_info() -> dict[str, int]:
 
 
 def empty_cache() -> None:
-    """Give the cached result memory back to the system. Results that are alive keep theirs."""
+    """Return the cached result memory to the system. Results that are alive keep theirs."""
     if HAS_NATIVE:
         _empty_cache()
 

@@ -1,6 +1,7 @@
-"""A movement divided among the ranks of a group: what each of them computes, sends and receives. No arrays.
+"""A movement divided among the ranks of a group: what each rank computes, sends and receives. No arrays.
 
-Between hosts values are sent. Within a host ranks read each other's memory, so a copy there is the receiver's alone.
+Values are sent between hosts only. Within a host, ranks read each other's memory, so only the receiver takes part in a
+copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from treefold.planners.direct import Hosts
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a copy's source to rank ``peer``; ``number``: of the copy, among all between hosts in order of the plan."""
+    """Send a copy's source to rank ``peer``; ``number``: of the copy, among all copies between hosts in plan order."""
 
     action: Copy
     number: int
@@ -27,7 +28,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Receive a copy's target from rank ``peer``, by the number under which that rank sends it."""
+    """Receive a copy's target from rank ``peer``; ``number``: as in the ``Send`` of that rank."""
 
     action: Copy
     number: int
@@ -43,7 +44,7 @@ class Perform:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Copy what another rank of this host holds, through memory that both share, to this rank."""
+    """Copy a range of another rank of this host to this rank, through memory that both share."""
 
     action: Copy
 
@@ -53,10 +54,10 @@ Part = Send | Receive | Perform | Take
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a rank does in each step of a movement; in some it does nothing.
+    """One rank's parts in each step of a movement; a step may be empty.
 
-    The parts of a step may run at once. Sends stand first, in the order in which they should begin: every rank begins
-    with the host behind its own, so that no port receives from all hosts at once.
+    The parts of a step may run at once. Sends come first, in the order in which they should begin: every rank begins
+    with the host after its own, so that no port receives from all hosts at once.
     """
 
     rank: int
@@ -64,12 +65,12 @@ class Program:
 
 
 def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
-    """Return one rank's part of a movement whose devices have ranks in their names; ``hosts``: the ranks of each.
+    """Return one rank's part of a movement with ranks in its device names.
 
-    Every value is sent by the rank that holds it.
+    ``hosts``: the ranks of each host. A value is sent by the rank that holds it.
 
     Raises:
-        PlanError: a device without a rank or of none of these, or a fold of what lies on several ranks.
+        PlanError: A device belongs to none of these ranks, or a fold reads the memory of several ranks.
 
     """
     group, number, steps = _Holders(movement.buffers, hosts), 0, []
@@ -78,15 +79,14 @@ def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
         for action in step.actions:
             part = group.part_of(action, number, rank)
             parts += [] if part is None else [part]
-            # Every rank counts all copies between hosts, its own or not: so both ends give a message the same number
-            # unasked.
+            # Every rank counts all copies between hosts, so both ends of a message know the same number.
             number += group.crosses(action)
         steps.append(tuple(sorted(parts, key=functools.partial(group.turn, rank))))
     return Program(rank, tuple(steps))
 
 
 class _Holders:
-    """Which ranks hold a movement's buffers, and which ranks share a host."""
+    """The ranks that hold a movement's buffers, and the hosts of the ranks."""
 
     def __init__(self, buffers: Sequence[Buffer], hosts: Hosts) -> None:
         self._hosts = hosts
@@ -99,7 +99,7 @@ class _Holders:
             self._holders.append(rank)
 
     def part_of(self, action: Action, number: int, rank: int) -> Part | None:
-        """Return what a rank does for an action, None for nothing; ``number``: that of the copy if it is sent."""
+        """Return a rank's part in an action, or None if it has none; ``number``: the copy's, if it is sent."""
         receiver = self._holder(action.target)
         if isinstance(action, Copy) and self.crosses(action):
             sender = self._holder(action.source)
@@ -111,23 +111,22 @@ class _Holders:
         if all(self._holder(source) == rank for source in action.sources):
             return Perform(action)
         if not isinstance(action, Copy):
-            # A fold reads all of its sources at once, which only one rank's own memory allows.
+            # A fold reads all of its sources at once, so one rank must hold them.
             raise PlanError(
                 f"Rank {rank} is to fold or concatenate what other ranks hold: copy it to one device of it first."
             )
-        # The receiver's part alone: it reads the memory of the other rank, which has nothing to do but to have written
-        # it.
+        # Only the receiver has a part: it reads memory that the other rank has written before.
         return Take(action)
 
     def crosses(self, action: Action) -> bool:
-        """Tell whether an action is a copy from one host to another."""
+        """Return whether an action is a copy from one host to another."""
         if not isinstance(action, Copy):
             return False
         sender, receiver = self._holder(action.source), self._holder(action.target)
         return self.host_of[sender] != self.host_of[receiver]
 
     def turn(self, rank: int, part: Part) -> tuple[int, int, int]:
-        """Return when a part's turn is in a rank's step: sends to the next host first, receipts from the one before."""
+        """Return the sort key of a part in a rank's step: first sends, to the next host first, then receives."""
         own, count = self.host_of[rank], len(self._hosts)
         if isinstance(part, Send):
             return 0, (self.host_of[part.peer] - own) % count, part.number

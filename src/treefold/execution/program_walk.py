@@ -1,4 +1,4 @@
-"""Walks one rank's program over a channel: chunks move and are folded as soon as what they need is there."""
+"""Walks one rank's program over a channel: chunks move, and are folded, as soon as their inputs are there."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 
 #: No part is cut into more chunks than this.
 _MOST_CHUNKS = 256
-#: Ranks of a host hand each other at most this much of a copy at once: the rest arrives from other hosts meanwhile.
+#: The most bytes of a copy that ranks of a host share at once: meanwhile more arrives from other hosts.
 _SHARED_BYTES = 1 << 20
-#: From each peer over each of its rails at once: one arrives while the next one is asked for. More would crowd each
-#: other out of the queue in front of a network port, and what is lost there is sent again late.
+#: The receives under way from each peer on each rail: one arrives while the next one is requested. More would overflow
+#: the queue of a network port, and packets that it drops are sent again late.
 _MOST_UNDER_WAY = 2
 #: Waits for some of these transfers: yields each that arrives, until there are none left.
 Arrivals = Callable[[Transfers], Iterator[Transfer]]
-#: Hands copies to the ranks of this host, which all call it alike.
+#: Passes copies between the ranks of this host, which all call it alike.
 Sharing = Callable[[Sequence[Copy]], None]
-#: A step, and the chunk of its copies within a host: all ranks of the host hand each other one chunk after the other.
+#: A step, and a chunk of its copies within the host: the ranks of a host share one chunk after the other.
 Turn = tuple[int, int]
 
 
@@ -43,9 +43,16 @@ class Give:
 
 @dataclass(slots=True)
 class _Chunk:
-    """One chunk of a part. ``needs``: how many others come first; ``followers``: the positions of those it precedes.
+    """One chunk of a part.
 
-    ``chunk``: its number among those of its part.
+    Args:
+        part: The part, cut to this chunk.
+        step: Its step.
+        chunk: Its number among the chunks of its part.
+        tag: The tag of its message, from 0.
+        needs: The number of chunks that must be done before it.
+        followers: The positions of the chunks that wait for it.
+
     """
 
     part: Part | Give
@@ -57,28 +64,34 @@ class _Chunk:
 
     @property
     def wave(self) -> int:
-        """The place in the order in which operations could run if all took equally long."""
+        """Its position in the order in which chunks could run if all took equally long."""
         return self.step + self.chunk
 
     @property
     def turn(self) -> Turn:
-        """When the ranks of the host share it, if they do."""
+        """The turn in which the ranks of the host share it, if they do."""
         return self.step, self.chunk
 
 
 class ProgramWalk:
     """The operations of one rank, made once for a plan.
 
-    ``aliases``: scratch buffers that would only be copies of what lies on this rank already. ``shares``: what the ranks
-    of this host hand each other, turn after turn, each as a list that all of them know.
+    Its ``aliases`` are scratch buffers that would only be copies of ranges of this rank. Its ``shares`` are, for each
+    turn, the copies between ranks of this host; every rank of the host has the same list.
     """
 
     def __init__(
         self, movement: Movement, programs: Sequence[Program], rank: int, *, chunk_bytes: int, num_tags: int
     ) -> None:
-        """Cut a rank's program into chunks, and find what each waits for.
+        """Cut a rank's program into chunks, and find the dependencies of each.
 
-        ``programs``: those of all ranks of its host. ``num_tags``: for the messages to one peer at most.
+        Args:
+            movement: The movement.
+            programs: The programs of all ranks of this host.
+            rank: This rank.
+            chunk_bytes: The usual size of a chunk between hosts.
+            num_tags: The most tags for the messages to one peer.
+
         """
         own = next(program for program in programs if program.rank == rank)
         self.buffers = movement.buffers
@@ -98,22 +111,19 @@ class ProgramWalk:
         return self._rank_of[buffer]
 
     def run(self, memory: FlatMemory, channel: Channel, first_tag: int, arrivals: Arrivals, share: Sharing) -> None:
-        """Run the program to its end. ``share``: hands copies to the ranks of this host, which all call it alike.
+        """Run the program to its end. ``share``: passes copies to the ranks of this host, which all call it alike.
 
         Raises:
-            GroupError: what ``arrivals`` and ``share`` raise.
+            GroupError: The error that ``arrivals`` or ``share`` raises.
 
         """
-        # A walk is shared by all calls of its plan: what changes in a call is in the state, and operations are only
-        # read.
+        # All calls of a plan share its walk, so a call changes only its own state.
         state = _State(self._operations, memory, channel, first_tag)
-        # Before anything is sent: an engine may have to keep a message that nobody has asked for in memory of its own,
-        # and copy it again.
+        # Before anything is sent: an engine must buffer a message without a receive, and copy it once more.
         state.begin_to_receive()
         state.start(position for position, one in enumerate(self._operations) if not one.needs)
         for turn, copies in self.shares:
-            # Only for what this rank gives in this turn: the others of the host may stand in ``share`` already, waiting
-            # for it.
+            # Wait only for what this rank gives in this turn: other ranks of the host may already wait in ``share``.
             for transfer in arrivals(state.needed_by(turn)):
                 state.arrived(transfer)
             share(copies)
@@ -122,7 +132,7 @@ class ProgramWalk:
             state.arrived(transfer)
 
     def _linked(self, program: Program) -> list[_Chunk]:
-        """Return the operations in the order of the program, each with those that wait for it."""
+        """Return the operations in the order of the program, each with its followers."""
         operations = list(self._operations_of(program))
         ends = [_own_ends(one.part) for one in operations]
         for position, (one, before) in enumerate(zip(operations, dependencies(ends, len(self.buffers)), strict=True)):
@@ -132,7 +142,7 @@ class ProgramWalk:
         return operations
 
     def _operations_of(self, program: Program) -> Iterator[_Chunk]:
-        """Yield chunk after chunk of every part, and what this rank gives to others of its host."""
+        """Yield the chunks of every part, and of the ranges that this rank gives to others of its host."""
         gives: dict[int, list[_Chunk]] = defaultdict(list)
         for (step, chunk), copies in self.shares:
             own = [copy for copy in copies if self._rank_of[copy.source.buffer] == self._rank]
@@ -140,8 +150,7 @@ class ProgramWalk:
         for step, parts in enumerate(program.steps):
             yield from gives[step]
             for part in parts:
-                # Inputs are never written, so a scratch buffer can be the input itself, and whoever reads it finds the
-                # contribution.
+                # Inputs are never written, so a scratch buffer that only copies one can be the input itself.
                 if isinstance(part, Perform) and part.action.target.buffer in self.aliases:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
@@ -160,27 +169,27 @@ class ProgramWalk:
             yield replace(part, action=chunk)  # type: ignore[arg-type] # the chunk of a copy is one
 
     def _chunks(self, part: Part) -> int:
-        """Return into how many chunks a part is cut: as many on both sides of a copy."""
-        # Both ends see the same length, so they cut a copy alike without a word.
+        """Return the number of chunks of a part: the same on both sides of a copy."""
+        # Both ends know the length, so they cut a copy alike without a message.
         target = part.action.target
         nbytes = target.length * itemsize(self._dtypes[target.buffer])
         most, chunk_bytes = _MOST_CHUNKS, self._chunk_bytes
         if isinstance(part, Take):
             chunk_bytes = max(chunk_bytes, _SHARED_BYTES)
         elif isinstance(part, Send | Receive):
-            # Tags are divided equally among the messages of a pair, a division that both ends make alike.
+            # Tags are divided equally among the messages of a pair, which both ends know.
             most = min(most, self._num_tags // self._messages[type(part), part.peer])
         return min(most, max(1, -(-nbytes // chunk_bytes)))
 
     def _shares(self, programs: Sequence[Program]) -> Iterator[tuple[Turn, list[Copy]]]:
-        """Yield what the ranks of a host hand each other in each turn that has any of it."""
+        """Yield each turn in which ranks of a host share anything, with all copies of it."""
         for step, parts in enumerate(zip(*(program.steps for program in programs), strict=True)):
             shares = [part for own in parts for part in own if isinstance(part, Take)]
             for chunk, pieces in enumerate(zip_longest(*map(self._cut, shares))):
                 yield (step, chunk), [piece.action for piece in pieces if isinstance(piece, Take)]
 
     def _first_tags(self, program: Program) -> dict[tuple[type[Part], int], int]:
-        """Return the tag of the first chunk of each message: both sides count the messages of a pair in one order."""
+        """Return the tag of each message's first chunk: both sides count the messages of a pair in the same order."""
         tags: dict[tuple[type[Part], int], int] = {}
         messages = [part for part in _parts(program) if isinstance(part, Send | Receive)]
         free: dict[tuple[type[Part], int], int] = defaultdict(int)
@@ -192,20 +201,20 @@ class ProgramWalk:
 
 
 class _State:
-    """One run of a walk: what each operation still waits for, and the transfers under way."""
+    """One run of a walk: the open needs of each operation, and the transfers under way."""
 
     def __init__(self, operations: Sequence[_Chunk], memory: FlatMemory, channel: Channel, first_tag: int) -> None:
         self.waiting: set[Transfer] = set()
         self._operations, self._memory = operations, memory
         self._channel, self._first_tag = channel, first_tag
-        # Counted down in each call: a copy.
+        # A copy, because each call counts it down.
         self._needs = [one.needs for one in operations]
         self._of: dict[Transfer, int] = {}
-        #: What is not yet asked of each peer over each rail, by steps: a message comes after what it is made of, so no
-        #: circle waits.
+        #: The receives that have not begun, for each peer and rail, in order of steps. A message comes after the data
+        #: that it is made of, so ranks never wait in a circle.
         self._expected: dict[tuple[int, int], deque[tuple[int, Receive]]] = defaultdict(deque)
         self._under_way: dict[tuple[int, int], int] = defaultdict(int)
-        # By steps, then waves: about the order in which the peer can send them.
+        # By steps, then waves: roughly the order in which the peer can send them.
         in_turn = sorted(enumerate(operations), key=lambda item: (item[1].step, item[1].wave))
         for position, one in in_turn:
             if isinstance(one.part, Receive):
@@ -217,7 +226,7 @@ class _State:
                 self._takes[one.turn].append(position)
 
     def begin_to_receive(self) -> None:
-        """Begin to receive from every peer as much as may be under way at once."""
+        """Begin to receive from every peer, as many messages as may be under way at once."""
         for way in self._expected:
             self._receive_over(way)
 
@@ -231,38 +240,38 @@ class _State:
             position, part = expected.popleft()
             one = self._operations[position]
             transfer = self._channel.receive(part.peer, self._first_tag + one.tag, self._bytes(part.action.target))
-            # Set before this rank waits: at a deadline, whoever relays for others is not the one to blame.
+            # Noted before this rank waits: at a deadline, a rank that relays for others is then not blamed.
             self._of[transfer] = position
             self._under_way[way] += 1
             self.waiting.add(transfer)
 
     def needed_by(self, turn: Turn) -> Needed:
-        """Return what this rank waits for as long as it cannot give what others of its host take in a turn."""
+        """Return the transfers to wait for until this rank can give everything that others take in a turn."""
         return Needed(self.waiting, lambda: self._open_gives[turn] > 0)
 
     def start(self, positions: Iterable[int]) -> None:
-        """Do what needs nothing more, and what then needs nothing more, in order."""
+        """Perform operations without open needs, and then those that they make ready, in order of waves."""
         ready = [(self._operations[position].wave, position) for position in positions]
         heapq.heapify(ready)
         while ready:
             _, position = heapq.heappop(ready)
-            # Receives and takes are done when they arrive, not when they are begun.
+            # Receives and takes are done when their data arrive, not when they begin.
             if self._do(self._operations[position]):
                 for follower in self._done(position):
                     heapq.heappush(ready, (self._operations[follower].wave, follower))
 
     def arrived(self, transfer: Transfer) -> None:
-        """Go on with what has waited for a transfer."""
+        """Go on with the operations that a transfer has made ready."""
         self.waiting.discard(transfer)
         position = self._of.pop(transfer)
         way = self._way(transfer.peer, self._operations[position].tag)
         self._under_way[way] -= 1
-        # First, so that the next chunk is on its way while this one is folded.
+        # First, so that the next chunk travels while this one is folded.
         self._receive_over(way)
         self.start(self._done(position))
 
     def shared(self, turn: Turn) -> None:
-        """Go on with what has waited for the other ranks of this host."""
+        """Go on with the operations that the copies of a turn have made ready."""
         for position in self._takes[turn]:
             self.start(self._done(position))
 
@@ -275,15 +284,15 @@ class _State:
         return ready
 
     def _do(self, one: _Chunk) -> bool:
-        """Perform or begin an operation; tell whether it is done."""
+        """Perform or begin an operation; return whether it is done."""
         match one.part:
             case Receive() | Take():
                 return False
             case Give():
                 self._open_gives[one.turn] -= 1
             case Send(action=copy, peer=peer):
-                # Done, although the engine still reads the range: a plan never writes a range twice, and memory is
-                # handed over and reused only behind the vote, when all receivers have everything.
+                # It counts as done while the engine still reads the range: a plan never writes a range twice, and the
+                # memory is reused only after the vote, when all receivers have everything.
                 self._channel.send(peer, self._first_tag + one.tag, self._bytes(copy.source))
             case Perform(action=action):
                 self._memory.perform(action)
@@ -296,7 +305,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Transfers to wait for, as long as some are needed."""
+    """Transfers to wait for, while ``is_needed`` returns True."""
 
     transfers: set[Transfer]
     is_needed: Callable[[], bool] = lambda: True
@@ -309,7 +318,7 @@ class Needed:
 
 
 def _own_ends(part: Part | Give) -> tuple[Sequence[Range], Range | None]:
-    """Return what a part reads and writes on this rank: of a copy between ranks, one of both."""
+    """Return the ranges that a part reads and writes on this rank; a copy between ranks has one end here."""
     sources = () if isinstance(part, Receive | Take) else part.action.sources
     return sources, None if isinstance(part, Send | Give) else part.action.target
 

@@ -1,9 +1,9 @@
 """Turns a proved plan into operations on streams, so that chunks of several steps are in flight together.
 
 The steps of a plan are barriers, which streams do not need. Every action is cut into chunks, and every chunk becomes an
-operation on a stream. An operation waits for those that it depends on by the ranges that they read and write: nothing
-is read before it is written, and nothing is overwritten before its last read. A stream runs its operations in order;
-events order operations of different streams. This module knows no array and no framework.
+operation on a stream. Its dependencies follow from the ranges that operations read and write: nothing is read before it
+is written, and nothing is overwritten before its last read. A stream runs its operations in order; events order
+operations of different streams. This module knows no array and no framework.
 """
 
 from __future__ import annotations
@@ -42,9 +42,13 @@ class DeviceStream:
 class Operation:
     """One chunk of an action, on its stream.
 
-    ``wave``: the turn in which it could run if all operations took equally long. ``waits``: the positions in the
-    schedule of operations on other streams that must be done before it. There is one per stream at most, and none that
-    an earlier wait of this stream implies, because streams run in order.
+    Args:
+        action: The action, cut to this chunk.
+        stream: Its stream.
+        wave: The turn in which it could run if all operations took equally long.
+        waits: The positions in the schedule of operations on other streams that must be done before it: at most one per
+            stream, and none that an earlier wait of this stream implies, because streams run in order.
+
     """
 
     action: Action
@@ -55,10 +59,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Operations in an order in which each comes after all operations that it depends on.
+    """A plan as operations, each after all those that it depends on.
 
-    ``buffers``: the plan's, then the staging buffers in host memory, through which chunks go between devices that may
-    not copy directly. ``signals``: the positions of operations that others wait for.
+    Args:
+        plan: The plan.
+        buffers: The plan's buffers, then staging buffers in host memory, for copies between devices that may not copy
+            directly.
+        operations: The operations, in order of issue.
+        signals: The positions of operations that others wait for.
+
     """
 
     plan: Plan
@@ -82,8 +91,11 @@ def make_schedule(
 ) -> Schedule:
     """Cut a plan into operations.
 
-    ``chunk_bytes``: bytes of a chunk in the leaf's dtype. ``is_direct``: whether a copy may go from one device straight
-    to another; else it goes through the host.
+    Args:
+        plan: The plan.
+        chunk_bytes: The bytes of a chunk, in the leaf's dtype.
+        is_direct: Returns whether a copy may go straight from one device to another; else it goes through the host.
+
     """
     chunks = _Chunks(plan, chunk_bytes, is_direct)
     drafts = [draft for step in range(len(plan.steps)) for draft in chunks.of_step(step)]
@@ -95,7 +107,7 @@ def make_schedule(
 
 
 def issue(schedule: Schedule, driver: TorchStreams) -> None:
-    """Enqueue every operation on its stream, after its waits; no call of the driver waits for what it starts."""
+    """Enqueue every operation on its stream, after its waits; no call waits for the work that it starts."""
     events: dict[int, Any] = {}
     for position, operation in enumerate(schedule.operations):
         for other in operation.waits:
@@ -115,10 +127,10 @@ class _Chunks:
         self._turns: dict[int, int] = defaultdict(int)
 
     def of_step(self, step: int) -> Iterator[Operation]:
-        """Yield the operations of a step in an order that a single thread could run them in."""
+        """Yield the operations of a step in an order in which one thread could run them."""
         for action in self.plan.steps[step].actions:
             for chunk, piece in enumerate(self._cut(action)):
-                # If every operation took one turn, chunk c of step s could run in turn s + c: that is the pipeline.
+                # If every operation took one turn, chunk c of step s could run in turn s + c: a pipeline.
                 yield from self._staged(piece, step + chunk)
 
     def _cut(self, action: Action) -> Iterator[Action]:
@@ -134,7 +146,7 @@ class _Chunks:
 
     def _bounds(self, whole: Range) -> Iterator[tuple[int, int]]:
         dtype = self.plan.leaves[self.buffers[whole.buffer].leaf].dtype
-        # Rounded up, so that the bound on chunks holds, whatever the bytes.
+        # Rounded up, so that there are never more than ``_MOST_CHUNKS``.
         size = max(1, self.chunk_bytes // itemsize(dtype), -(-whole.length // _MOST_CHUNKS))
         for begin in range(0, whole.length, size):
             yield begin, min(begin + size, whole.length)
@@ -150,7 +162,7 @@ class _Chunks:
             return
         slot = self._slot(action, source, target)
         yield Operation(replace(action, target=slot), DeviceStream(source, "host"), wave)
-        # A stream of its own for each half of the way: one chunk leaves the host while the next one arrives.
+        # One stream to the host and one from it: a chunk leaves the host while the next one arrives.
         yield Operation(replace(action, source=slot), DeviceStream("host", target), wave + 1)
 
     def _slot(self, action: Copy, source: str, target: str) -> Range:
@@ -159,7 +171,7 @@ class _Chunks:
         With two halves, one chunk leaves the host while the next one arrives (double buffering).
         """
         origin = self.buffers[action.source.buffer]
-        # Chunks share a buffer only if they have one dtype and kind, which determine the size of its elements.
+        # Chunks share a buffer only if they agree in dtype and role, which decide the size of its elements.
         dtype = self.plan.leaves[origin.leaf].dtype
         role = Role.SCRATCH if origin.role is Role.INPUT else Role.RESULT if origin.role is Role.OUTPUT else origin.role
         key = (source, target, dtype, role)
@@ -192,7 +204,7 @@ def _wave_order(drafts: Sequence[Operation], needs: Sequence[Collection[int]]) -
         order.append(position)
         for follower in followers.get(position, ()):
             open_needs[follower] -= 1
-            # Every operation comes to the heap once, when the last of its needs has been issued.
+            # An operation enters the heap once, when the last of its needs has been issued.
             if not open_needs[follower]:
                 heapq.heappush(ready, (drafts[follower].wave, follower))
     return order
@@ -211,8 +223,7 @@ def _with_waits(
         last: dict[DeviceStream, int] = {}
         for need in needs[position]:
             other = drafts[need].stream
-            # Operations of one stream need no event: the order of issue is a topological order, so what is needed
-            # stands before.
+            # Operations of one stream need no event: they run in the order of issue, which is a topological order.
             if other != own:
                 last[other] = max(last.get(other, -1), issued_at[need])
         waits = sorted(issued for other, issued in last.items() if issued > waited.get((own, other), -1))

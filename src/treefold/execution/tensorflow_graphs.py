@@ -1,6 +1,6 @@
-"""The fold in TensorFlow's graphs: an operation of their own for each leaf, or one call into Python for all.
+"""The fold in TensorFlow's graphs: an operation of our own for each leaf, or one call into Python for all.
 
-The operation is the native kernel, which TensorFlow runs as soon as its inputs are there, beside others.
+The operation is the native kernel, which TensorFlow runs beside other operations as soon as its inputs are there.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if HAS_NATIVE:
 _LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib")
 
 
-# As calls into Python: without this a function could not even be called under a tape, whatever else it returns.
+# Declared as for calls into Python: else a function with it could not be called under a tape at all.
 with contextlib.suppress(KeyError):  # this module was loaded before
     tf.no_gradient("TreefoldFold")
 
 
 def serves(dtype: str, fold: Fold) -> bool:
-    """Tell whether the operation is there, and folds arrays of ``dtype``."""
+    """Return whether the operation is available, and folds arrays of ``dtype``."""
     return dtype in FOLDABLE and fold.weights is None and fold.accumulation_fn is None and ensure_registered()
 
 
 @functools.cache
 def ensure_registered() -> bool:
-    """Register the operation, and tell whether TensorFlow has it: its library may lack the interface for kernels."""
+    """Register the operation; return whether TensorFlow has it: its library may lack the interface for kernels."""
     if not HAS_NATIVE:
         return False
     found = [path for name in _LIBRARIES if (path := Path(tf.sysconfig.get_lib(), name)).exists()]
@@ -93,7 +93,7 @@ def reduced(plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> Results
 
 
 def _is_served(leaf: LeafActions) -> bool:
-    """Tell whether operations give the bits of host memory: TensorFlow's move numbers, and treefold's folds them."""
+    """Return whether operations give the bits of host memory: TensorFlow's move numbers, and treefold's folds them."""
     if leaf.leaf.goal is not Goal.FOLD or leaf.fold is None:
         return not leaf.divides_rows
     return serves(leaf.leaf.dtype, leaf.fold)
@@ -106,7 +106,7 @@ def _by_operations(leaf: LeafActions, operand: Operand, device: str) -> Any:
 
 
 def _by_call(plan: Plan, leaves: Sequence[LeafActions], inputs: Sequence[Operand], fold: Fold | None) -> list[Any]:
-    """Return one result of each leaf, made by the executor of host memory from what the tensors hold by then."""
+    """Return one result of each leaf, made by the executor of host memory when the graph runs."""
 
     def reduce(*arrays: Any) -> list[HostArray]:
         given = map(np.asarray, arrays)

@@ -1,7 +1,8 @@
-"""Runs a plan whose packs NCCL all-reduces, in one process, through PyTorch.
+"""Runs a plan with packs that NCCL all-reduces, in one process, through PyTorch.
 
-In the plan every device gets every contribution and folds them all. NCCL does both at once, by an algorithm of its own,
-in one call per pack. What NCCL cannot do, or does otherwise (its minimum of floats loses NaN), is done as planned.
+In the plan every device gets every contribution and folds them all. NCCL replaces both by one call per pack, with an
+algorithm of its own. Packs that NCCL cannot reduce, or reduces otherwise (its minimum of floats loses NaN), follow the
+plan.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from treefold.reduce_op import ReduceOp
 
 #: ncclRedOp_t. MEAN is a SUM that is divided afterwards, as everywhere.
 _OPS = {ReduceOp.SUM: 0, ReduceOp.MEAN: 0, ReduceOp.PRODUCT: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3}
-#: Dtypes that PyTorch does not hand to NCCL, and others of which sums and products are the same, modulo 2^w.
+#: Dtypes that PyTorch does not pass to NCCL, and dtypes with the same sums and products modulo 2^w.
 _SAME_SUMS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": "int64"}
-#: The same for what is the greatest or least.
+#: The same for maxima and minima.
 _SAME_ORDER = {"int16": "int32", "uint16": "int32", "bool": "uint8"}
 _POLL_S = 1e-3
-# All devices must be given NCCL's calls in the same order: threads that interleave theirs wait for each other on the
-# GPUs for ever. A signal handler that reduces may interrupt its own thread within the lock, hence the RLock; its call
-# is whole before or after this one.
+# All devices must get NCCL's calls in the same order: interleaved calls of two threads wait for each other on the GPUs
+# for ever. An RLock, because a signal handler that reduces may interrupt a thread within the lock; its call then is
+# complete before or after this one.
 _lock = threading.RLock()
 
 
@@ -45,7 +46,7 @@ def run(
 ) -> Results:
     """Return each leaf's result per component, enqueued on the current streams; with ``out``, in the tensors given.
 
-    ``timeout_s``: wait for the end, so many seconds at most; with ``out``, nothing is written before it.
+    Before anything is written into ``out``, the end is waited for, for ``timeout_s`` seconds at most; None: not at all.
 
     Raises:
         GpuError: NCCL reports an error, or is not done in time.
@@ -61,7 +62,7 @@ def run(
 
 
 def wire_dtype(fold: Fold, dtype: str) -> str | None:
-    """Return the dtype in which NCCL folds contributions of ``dtype``; None if it cannot, or not with our results.
+    """Return the dtype in which NCCL folds contributions of ``dtype``; None if its results would not be ours.
 
     16-bit floats travel as float32 and are rounded once, unless ``accumulate="native"``.
     """
@@ -71,7 +72,7 @@ def wire_dtype(fold: Fold, dtype: str) -> str | None:
     if dtype in COMPLEX:
         return REAL[dtype] if fold.op in {ReduceOp.SUM, ReduceOp.MEAN} else None
     if is_extreme:
-        # NCCL's are fmin and fmax, which take a number for NaN and either zero for the other.
+        # NCCL uses fmin and fmax, which prefer a number to NaN and take either zero for the other.
         return _SAME_ORDER.get(dtype, None if dtype in {"uint32", "uint64"} or dtype not in INTEGERS else dtype)
     if dtype in INTEGERS and fold.op is ReduceOp.MEAN:
         return None if dtype in WIDE_INTEGERS else "int64"  # 64 bits hold the sums of 32
@@ -79,12 +80,12 @@ def wire_dtype(fold: Fold, dtype: str) -> str | None:
 
 
 class _NcclWalk(StepWalk):
-    """A walk that leaves to NCCL what NCCL can do."""
+    """A walk that leaves to NCCL the packs that it can reduce."""
 
     def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:
         super().__init__(plan, inputs, fold)
         actions = [action for step in plan.steps for action in step.actions]
-        # NCCL moves contributions itself: what copies bring to other devices is left out, and their own parts are sent.
+        # NCCL moves contributions itself, so copies to other devices are left out: each device sends its own.
         self.brought = {action.target.buffer for action in actions if self._crosses(action)}
         folds = grouped((action.pack, action) for action in actions if isinstance(action, Combine))
         wires = {pack: self._wire(parts) for pack, parts in folds.items()}
@@ -108,27 +109,27 @@ class _NcclWalk(StepWalk):
             self.write(target, array)
 
     def _crosses(self, action: Action) -> bool:
-        """Tell whether an action takes something to another device."""
+        """Return whether an action copies to another device."""
         buffers = self.plan.buffers
         return isinstance(action, Copy) and buffers[action.source.buffer].device != buffers[action.target.buffer].device
 
     def _wire(self, folds: Sequence[Combine]) -> str | None:
-        """Return the dtype in which NCCL takes a pack; None unless every device folds all of it, its own part too."""
+        """Return the dtype of a pack in NCCL; None unless every device folds all contributions, one of them its own."""
         leaf = self.plan.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
         is_everywhere = len(folds) == len(folds[0].sources) and all(len(self._own(fold)) == 1 for fold in folds)
         return wire_dtype(self.fold, leaf.dtype) if is_everywhere and self.fold is not None else None
 
     def _own(self, fold: Combine) -> list[Range]:
-        """Return the contributions that are on the device from the beginning."""
+        """Return the contributions that lie on the fold's device from the beginning."""
         return [source for source in fold.sources if source.buffer not in self.brought]
 
     def _all_reduce(self, folds: Sequence[Combine]) -> list[tuple[Range, Any]]:
-        """Return what each device's fold of a pack makes: the same, by one call."""
+        """Return the result of each device's fold of a pack, made by one call of NCCL."""
         if self.fold is None:
             raise AssertionError(folds)
         leaf = self.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
         wire = getattr(torch, self.wires[folds[0].pack])
-        # Temporaries are of each device's current stream, which NCCL uses as well: their memory is reused only behind
+        # Temporaries belong to each device's current stream, which NCCL uses, too: their memory is reused only after
         # its call.
         sent = [_as_wire(self.read(self._own(fold)[0]), wire) for fold in folds]
         # Not in place: a contribution may be the caller's own tensor, and a plan never writes an input.
@@ -146,7 +147,7 @@ class _NcclWalk(StepWalk):
 
 
 def _as_wire(tensor: Any, dtype: Any) -> Any:
-    """Return a contribution as NCCL takes it, contiguous."""
+    """Return a contribution in NCCL's dtype, contiguous."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     plain = torch.view_as_real(plain).reshape(-1) if plain.is_complex() else plain
     return _as_bits(plain, dtype).contiguous()
@@ -174,7 +175,7 @@ def _wait(devices: tuple[str, ...], timeout_s: float) -> None:
     """Return when the current streams of all devices are done.
 
     Raises:
-        GpuError: they are not, in time.
+        GpuError: They are not done in time.
 
     """
     events = [torch.cuda.current_stream(torch_device(device)).record_event() for device in devices]

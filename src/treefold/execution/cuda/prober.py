@@ -16,7 +16,7 @@ _LOAD_BYTES = 16 << 20
 
 
 class CudaProber:
-    """The links of all GPUs that PyTorch reports, and of ``cpu:0``, whose memory is pinned where it can be."""
+    """The links of all GPUs that PyTorch reports, and of ``cpu:0``, with pinned memory where possible."""
 
     def machine(self) -> str:
         """Return the line for which results hold: names and identities of the GPUs, and versions of their drivers."""
@@ -26,7 +26,7 @@ class CudaProber:
         return "; ".join([*names, f"driver {driver_version()}", f"CUDA {torch.version.cuda or torch.version.hip}"])
 
     def devices(self) -> Sequence[str]:
-        """Return the devices whose links are to be proved, the host last; nothing without a GPU."""
+        """Return the devices with links to prove, the host last; an empty list without a GPU."""
         count = torch.cuda.device_count()
         return [*(f"gpu:{index}" for index in range(count)), "cpu:0"] if count else []
 
@@ -47,7 +47,7 @@ class CudaProber:
         gpu = source if source.is_cuda else target
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(gpu.device):
-            # On the GPU's clock the launch from Python, which takes longer than a small copy, does not count.
+            # The GPU's clock leaves out the launch from Python, which takes longer than a small copy.
             begin.record()
             target.copy_(source, non_blocking=True)
             end.record()
@@ -66,7 +66,7 @@ class CudaProber:
         buffers = [(self.put(zeros, source), self.put(zeros, target)) for source, target in pairs]
 
         def run() -> None:
-            # A stream for each pair: on one stream the copies would follow each other, and load one link at a time.
+            # A stream for each pair: on one stream, copies would run in turn and load one link at a time.
             streams = [torch.cuda.Stream((s if s.is_cuda else t).device) for s, t in buffers]
             while not done.is_set():
                 for (source, target), stream in zip(buffers, streams, strict=True):
