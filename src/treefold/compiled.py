@@ -1,4 +1,4 @@
-"""The compiled module: looked for once, and refused if it was built from other sources than these."""
+"""The compiled module: imported once, and refused if it was built from other sources than these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treefold.dtypes import FOLDABLE
 from treefold.errors import InstallationError
 from treefold.reduce_op import ReduceOp
 
-#: The tuples of names that the module must have, in any order: a name's place is its number.
+#: The tuples of names that the module must have, in any order: a name's index is its number.
 _NAMES: dict[str, tuple[str, ...]] = {
     "DTYPES": FOLDABLE,
     "OPS": tuple(op.name for op in ReduceOp),
@@ -18,7 +18,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "CERTIFICATES": ("flag", "integers", "none"),
 }
 
-#: What is taken from the module, here, in ``backends``, in ``partials`` and in ``cost``.
+#: The names that are imported from the module.
 _FUNCTIONS = (
     *("HAS_SHARED_MEMORY", "TENSORFLOW_FUNCTIONS"),
     *(
@@ -62,7 +62,7 @@ def _check(module: ModuleType) -> None:
     """Refuse a compiled module of other sources, which an editable installation keeps until it is built again.
 
     Raises:
-        InstallationError: it lacks something, or knows other names.
+        InstallationError: It lacks a function, or knows other names.
 
     """
     for name in (*_NAMES, *_FUNCTIONS):
@@ -77,18 +77,18 @@ def _check(module: ModuleType) -> None:
 def _load() -> ModuleType | None:
     try:
         module = importlib.import_module("treefold._native")
-    except ImportError:  # a pure-Python installation: right, but slower
+    except ImportError:  # a pure-Python installation: the same results, slower
         return None
     _check(module)
     return module
 
 
 _module = _load()
-#: Whether it is there. Only then may anything be imported from ``treefold._native``.
+#: Whether the module exists. Only then may anything be imported from ``treefold._native``.
 HAS_NATIVE = _module is not None
 #: Whether it can share memory between processes, as groups need.
 HAS_SHARED_MEMORY: bool = getattr(_module, "HAS_SHARED_MEMORY", False)
-#: The numbers by which it knows dtypes, ops and ways to accumulate; empty without it.
+#: The module's numbers of dtypes, ops, accumulations and certificates; empty without it.
 DTYPES, OPS, ACCUMULATIONS, CERTIFICATES = (
     {name: number for number, name in enumerate(getattr(_module, table, ()))} for table in _NAMES
 )

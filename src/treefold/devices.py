@@ -1,6 +1,6 @@
-"""Names of devices: every spelling that users bring becomes a ``Device``, and frameworks' own names come from it.
+"""Names of devices: ``Device`` reads every spelling that users write, and gives the frameworks' own names.
 
-Only names live here. Whether a device exists is a question for the backends.
+This module knows names only. The backends know whether a device exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _OTHER_TYPES = {"cuda": "gpu"}
-#: What backends of host memory have, in words.
+#: The devices of host memory, in words.
 HOST_DEVICES = "cpu:0, cpu:1 and so on, which share the host's memory"
 _USUAL_TYPES = ("cpu", "gpu", "cuda")
 _LONGEST = 256  # characters of a name; TensorFlow's long form has some fifty
@@ -28,7 +28,9 @@ _LONGEST = 256  # characters of a name; TensorFlow's long form has some fifty
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A device by its name: its type, its index among its process's, and that process's rank, None for this process.
+    """A device by its name: its type, its index within its process, and the rank of that process.
+
+    ``rank`` is None for this process.
 
     >>> str(Device("gpu", 1)), str(Device("gpu", 0, rank=2))
     ('gpu:1', '2/gpu:0')
@@ -42,12 +44,12 @@ class Device:
     def parse(cls, name: object) -> Device:
         """Return the device that a name means.
 
-        Accepted: ``"gpu:1"``, ``"GPU:1"``, ``"/gpu:1"``, ``"cuda:1"``, ``"/device:GPU:1"``, where a missing index means
-        0; with a rank ``"2/gpu:1"``; and TensorFlow's long form, whose task is the rank. Without a task, or with task 0
-        of TensorFlow's local job, the device is one of this process.
+        The short forms are ``"gpu:1"``, ``"GPU:1"``, ``"/gpu:1"``, ``"cuda:1"`` and ``"/device:GPU:1"``; a missing
+        index means 0. A rank comes first, as in ``"2/gpu:1"``. In TensorFlow's long form, the task is the rank. Without
+        a task, or with task 0 of TensorFlow's local job, the device belongs to this process.
 
         Raises:
-            DeviceError: it is no name, or does not parse.
+            DeviceError: It is not a name, or does not parse.
 
         >>> Device.parse("/job:worker/task:2/device:GPU:0")
         Device(type='gpu', index=0, rank=2)
@@ -68,7 +70,8 @@ def canonical_device(name: object) -> str:
     """Return the canonical name, such as ``"gpu:1"``, of a device of this process.
 
     Raises:
-        DeviceError: it is no name, does not parse, is a reduce op's, or has a rank, which needs a group of processes.
+        DeviceError: It is not a name, does not parse, is a reduce op's, or has a rank, which needs a group of
+            processes.
 
     >>> canonical_device("/job:localhost/replica:0/task:0/device:CPU:3")
     'cpu:3'
@@ -96,13 +99,13 @@ def _canonical(name: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def device_type(device: str) -> str:
-    """Return the type of a device, such as ``"cpu"``, by its name; ``"2/cpu"`` on rank 2: not this process's memory."""
+    """Return the type in a device's name, such as ``"cpu"``; with a rank ``"2/cpu"``: not this process's memory."""
     return str(Device.parse(device)).partition(":")[0]
 
 
 @functools.lru_cache(maxsize=4096)
 def rank_of(device: str) -> int | None:
-    """Return the rank in the name of a device, None for a device of this process.
+    """Return the rank in the name of a device; None for a device of this process.
 
     >>> rank_of("2/cpu:1"), rank_of("cpu:1")
     (2, None)
@@ -111,7 +114,7 @@ def rank_of(device: str) -> int | None:
 
 
 def similar_device(device: str) -> str | None:
-    """Return a device of a usual type that may be meant by a name; None if none is close.
+    """Return a device of a usual type that a misspelt name may mean; None if none is close.
 
     >>> similar_device("cp:0"), similar_device("cuda1"), similar_device("gpu:7"), similar_device("xpu:0")
     ('cpu:0', 'cuda:1', None, None)

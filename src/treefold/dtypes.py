@@ -1,4 +1,4 @@
-"""The table of dtypes, by NumPy's names, whatever the framework: what is the same fact everywhere stands here once."""
+"""The table of dtypes, by NumPy's names: one place for the facts that hold in every framework."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# A MEAN of integers is float by TensorFlow's table (math_ops._TRUEDIV_TABLE). The order is the native core's, whose
-# number for a dtype is its row. What only travels has no arithmetic. A "-" stands for what there is not.
+# A MEAN of integers is float by TensorFlow's table (math_ops._TRUEDIV_TABLE). The order is the native core's, which
+# numbers dtypes by their rows. Dtypes of the kind "travels" are moved only, without arithmetic. A "-" means none.
 _TABLE = """
     name             kind       bits  accumulator  mean        safetensors  torch          dlpack
     float16          float        16  float32      float16     F16          Half           2
@@ -36,11 +36,18 @@ _TABLE = """
 
 
 class Dtype(NamedTuple):
-    """One row; None for what there is not.
+    """One row of the table; a field is None where it has a "-".
 
-    ``accumulator``: in which contributions are added and multiplied. ``mean``: the result of MEAN. ``safetensors``: the
-    code in a file's header. ``torch``: the storage in a PyTorch file; of dtypes without one it writes untyped storages.
-    ``dlpack``: the code of its kind.
+    Args:
+        name: NumPy's name, or that of ml_dtypes.
+        kind: Float, signed, unsigned, complex, flag, or travels.
+        bits: The bits of an element.
+        accumulator: The dtype in which contributions are added and multiplied.
+        mean: The dtype of a MEAN.
+        safetensors: The code in a file's header.
+        torch: The storage in a PyTorch file; dtypes without one are written as untyped storages.
+        dlpack: The code of its kind.
+
     """
 
     name: str
@@ -54,7 +61,7 @@ class Dtype(NamedTuple):
 
     @property
     def is_numpys(self) -> bool:
-        """Whether NumPy has the dtype itself; the others are of the package ml_dtypes."""
+        """Whether NumPy itself has the dtype; the package ml_dtypes has the others."""
         return self.kind != "travels" and self.name != "bfloat16"
 
 
@@ -73,14 +80,14 @@ def _of_kind(*kinds: str) -> tuple[str, ...]:
 
 FLOATS, SIGNED, UNSIGNED, COMPLEX, TRAVELLING = map(_of_kind, ("float", "signed", "unsigned", "complex", "travels"))
 INTEGERS = SIGNED + UNSIGNED
-#: Those with sums and products, and those that are folded at all.
+#: Dtypes with sums and products, and all dtypes that are folded.
 REDUCIBLE = FLOATS + INTEGERS + COMPLEX
 FOLDABLE = (*REDUCIBLE, "bool")
-#: 16-bit floats, which wait in float32 for their one rounding.
+#: 16-bit floats: partial folds of them stay in float32 until they are rounded, once.
 HALVES = tuple(name for name in FLOATS if DTYPES[name].bits == 16)  # noqa: PLR2004 - a width
-#: Sums of these do not fit 64 bits, so for a MEAN their contributions must meet as they are.
+#: Sums of these do not fit 64 bits, so for a MEAN their contributions must meet unfolded.
 WIDE_INTEGERS = tuple(name for name in INTEGERS if DTYPES[name].accumulator == name)
-#: Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow on the way.
+#: Partial sums of these can overflow; those of float16 fit float32, and those of float32 fit float64.
 OVERFLOWING = ("bfloat16", "float64")
 #: The dtype of either part of a complex number.
 REAL = {name: f"float{DTYPES[name].bits // 2}" for name in COMPLEX}
@@ -97,10 +104,10 @@ def itemsize(dtype: str) -> int:
 
 @functools.cache
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return NumPy's dtype of one in the table.
+    """Return NumPy's dtype for a name in the table.
 
     Raises:
-        ImportError: it is one of ml_dtypes, which is not installed.
+        ImportError: It is a dtype of ml_dtypes, which is not installed.
 
     """
     return np.dtype(dtype if DTYPES[dtype].is_numpys else getattr(importlib.import_module("ml_dtypes"), dtype))

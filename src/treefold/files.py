@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, and known to be possible before the work starts."""
+"""Writing files: whole or not at all, and checked before the work starts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-#: What a new file may be read and written by, less what the umask takes away: the mode of ``open``.
+#: The permissions of a new file before the umask is applied, as in ``open``.
 NEW_FILE_MODE = 0o666
 
 
 def readable_text(path: Path) -> str:
-    """Return what a file of the system says, without blanks around it; empty if there is none that can be read."""
+    """Return the text of a system file, stripped; empty if there is none that can be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -32,9 +32,9 @@ def readable_text(path: Path) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Raise the ``OSError`` that writing ``path`` would, leaving nothing behind.
+    """Raise the ``OSError`` that writing ``path`` would raise, and leave nothing behind.
 
-    A long run calls this first, so that it does not fail in the end for a typing error.
+    A long run calls this first, so that it does not fail at its end because of a typing error.
     """
     target, _ = _find_target(path)
     with _draft_beside(target, 0o600):
@@ -42,10 +42,10 @@ def check_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, contents: str | bytes) -> None:
-    """Write bytes, or text as UTF-8, such that ``path`` holds all of it or what it held before.
+    """Write bytes, or text as UTF-8, such that ``path`` holds all of it or its old contents.
 
     Raises:
-        OSError: as for ``written_whole``.
+        OSError: As for ``written_whole``.
 
     """
     with written_whole(path) as file:
@@ -54,10 +54,10 @@ def write_atomically(path: Path, contents: str | bytes) -> None:
 
 @contextlib.contextmanager
 def made_parents(path: Path) -> Iterator[None]:
-    """Make the folders that ``path`` needs; if the ``with`` block fails, those that were made and are empty go again.
+    """Make the folders that ``path`` needs; if the ``with`` block fails, remove those that are new and empty.
 
     Raises:
-        OSError: one of them cannot be made.
+        OSError: One of them cannot be made.
 
     """
     missing = []
@@ -77,9 +77,9 @@ def made_parents(path: Path) -> Iterator[None]:
 
 
 def clear_drafts(path: Path) -> bool:
-    """Remove what runs that were killed have left of ``path``, and tell whether no other run is writing to it.
+    """Remove the drafts of ``path`` that killed runs have left; return whether no other run is writing to it.
 
-    A run locks its draft, and the system unlocks it when the run ends, however it ends. Where there are no such locks,
+    A run locks its draft, and the system unlocks it when the run ends, in whatever way. On systems without such locks,
     nothing is removed.
     """
     if not path.is_dir():
@@ -104,14 +104,14 @@ def clear_drafts(path: Path) -> bool:
 
 
 class NewFolder:
-    """A folder that files are written into before it has its name."""
+    """A folder that is filled before it gets its name."""
 
     def __init__(self, path: Path) -> None:
-        """Write into ``path``, which is there."""
+        """Write into ``path``, which exists."""
         self._path = path
 
     def create(self, name: str, mode: int) -> BinaryIO:
-        """Return a new file, open for writing; ``mode`` less the umask says who may use it."""
+        """Return a new file, open for writing, with the permissions ``mode`` less the umask."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         return os.fdopen(os.open(self._path / name, flags, mode), "wb")
 
@@ -123,10 +123,10 @@ class NewFolder:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[NewFolder]:
-    """Give a folder to write into, which becomes ``path`` when the ``with`` block ends well; else nothing is left.
+    """Yield a folder to write into, which becomes ``path`` if the ``with`` block succeeds; else nothing is left.
 
     Raises:
-        OSError: ``path`` is there and is no empty folder, or its parent is missing or not writable.
+        OSError: ``path`` exists and is not an empty folder, or its parent is missing or not writable.
 
     """
     draft = _draft_name(path)
@@ -151,7 +151,7 @@ def new_folder(path: Path) -> Iterator[NewFolder]:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock a draft for as long as it is open; some network file systems cannot."""
+    """Lock a draft until it is closed; some network file systems have no locks."""
     if fcntl is not None:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,24 +162,24 @@ def _digest(target: Path) -> str:
 
 
 def _draft_name(target: Path) -> Path:
-    """Return a name beside ``target`` that nobody else has, and that tells later runs to the same output whose it is.
+    """Return a unique name beside ``target``, by which later runs recognise drafts of the same output.
 
-    It has nothing of the target's own, which may be as long as names can be.
+    The name has a digest of the target's, which may itself have the greatest allowed length.
     """
     return target.absolute().with_name(f".treefold-{_digest(target)}-{secrets.token_hex(8)}.tmp")
 
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, mode: int = NEW_FILE_MODE) -> Iterator[BinaryIO]:
-    """Give a file to write bytes to, which becomes ``path`` when the ``with`` block ends well; else nothing is left.
+    """Yield a file to write bytes to, which becomes ``path`` if the ``with`` block succeeds; else nothing is left.
 
-    The file is on disk before it has its name, so that a power cut leaves the old contents or the new ones. A file that
-    is replaced keeps its mode; a new one has ``mode`` less the umask. A symbolic link stays, and the file that it
+    The file is on disk before it gets its name, so after a power cut there are the old contents or the new ones. A file
+    that is replaced keeps its mode; a new one has ``mode`` less the umask. A symbolic link stays, and the file that it
     points to is replaced.
 
     Raises:
-        OSError: the directory of ``path`` is missing, full or not writable; ``path`` is a directory, a device, a pipe,
-            or a link to nothing.
+        OSError: The directory of ``path`` is missing, full or not writable; or ``path`` is a directory, a device, a
+            pipe, or a link to nothing.
 
     """
     target, old_mode = _find_target(path)
@@ -187,7 +187,7 @@ def written_whole(path: Path, *, mode: int = NEW_FILE_MODE) -> Iterator[BinaryIO
         yield file
         file.flush()
         if old_mode is not None and hasattr(os, "fchmod"):
-            os.fchmod(file.fileno(), old_mode)  # what the umask took away when the draft was created
+            os.fchmod(file.fileno(), old_mode)  # the umask was applied when the draft was created
         os.fsync(file.fileno())
         file.close()  # Windows does not rename open files
         draft.replace(target)
@@ -207,7 +207,7 @@ def _find_target(path: Path) -> tuple[Path, int | None]:
     if not stat.S_ISREG(found.st_mode):  # a rename would put a file in the place of /dev/null
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if path.is_symlink():
-        # By opening, because the system refuses to follow links that others left in a shared directory.
+        # Opened, because the system refuses to follow links that other users left in a shared directory.
         os.close(os.open(path, os.O_WRONLY))
         path = Path(os.path.realpath(path))
     return path, stat.S_IMODE(found.st_mode) & 0o777
@@ -215,9 +215,9 @@ def _find_target(path: Path) -> tuple[Path, int | None]:
 
 @contextlib.contextmanager
 def _draft_beside(target: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create an empty file that nobody else can have named or linked, and remove it if it is still there in the end.
+    """Create an empty file that no other process can have named or linked; remove it if it still exists in the end.
 
-    It lies in the directory of ``target``, because a rename is atomic only within one file system.
+    The file is in the directory of ``target``, because a rename is atomic only within one file system.
     """
     draft = _draft_name(target)
     try:
@@ -230,7 +230,7 @@ def _draft_beside(target: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Let the rename outlast a power cut, where the system can: Windows and some network file systems cannot."""
+    """Make the rename survive a power cut; Windows and some network file systems cannot."""
     if hasattr(os, "O_DIRECTORY"):
         with contextlib.suppress(OSError):
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

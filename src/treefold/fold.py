@@ -1,8 +1,8 @@
 """The arithmetic of a reduction as data: which op, in which precision, with which weights.
 
-MEAN, accumulators and result dtypes are decided here, by the table of dtypes, and nowhere else. Sums and means are the
-exact value, rounded once. Where that is not to be had (products, GPUs), contributions are accumulated in the next wider
-dtype, in replica order, and rounded once.
+The dtypes of MEAN, accumulators and results are decided here, from the table of dtypes, and nowhere else. Sums and
+means are the exact value, rounded once. Products, and sums on GPUs, are accumulated in the next wider dtype, in replica
+order, and rounded once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ AccumulationFn = Callable[[Sequence[Any]], Any]
 class Fold:
     """How the contributions to one element become its result.
 
-    ``accumulate``: ``"exact"``, or ``"native"``, which accumulates in the dtype itself. Integers are exact either way:
-    SUM and PRODUCT modulo 2^w, MEAN of the true sum. ``weights``: whole numbers in the ratio of the weights, one per
-    replica, MEAN only. ``accumulation_fn``: replaces the fold; gets the list of arrays in replica order.
+    Integers are exact with either ``accumulate``: SUM and PRODUCT modulo 2^w, and the MEAN of the true sum.
+
+    Args:
+        op: The reduce op.
+        accumulate: ``"exact"``, or ``"native"``: additions are made in the dtype itself.
+        weights: For MEAN: whole numbers in the ratio of the weights, one per replica; None: all weigh the same.
+        accumulation_fn: Replaces the fold; it gets the list of arrays in replica order. None: treefold folds.
+
     """
 
     op: ReduceOp
@@ -39,27 +44,27 @@ class Fold:
 
     @property
     def manner(self) -> str:
-        """How contributions are accumulated where their arithmetic is at its best, as plans call it."""
+        """How contributions are accumulated on host memory, as plans name it."""
         if self.accumulation_fn is not None:
             return "callback"
         return "wide" if self.op is ReduceOp.PRODUCT and self.accumulate == "exact" else self.accumulate
 
     @property
     def divisor(self) -> int | None:
-        """What a weighted MEAN divides by; None without weights."""
+        """The divisor of a weighted MEAN; None without weights."""
         return None if self.weights is None else sum(self.weights)
 
     @property
     def are_weights_long(self) -> bool:
-        """Whether a weight has more bits, without its factors of two, than float64: then folds are slow."""
+        """Whether an odd part of a weight has more bits than float64: then folds are slow."""
         odd = (weight // (weight & -weight) for weight in self.weights or () if weight)
         return any(weight.bit_length() > _DOUBLE_BITS for weight in odd)
 
     @property
     def scaled_weights(self) -> tuple[float, ...]:
-        """The weights as floats, the largest in [1, 2), for devices that have no exact sums; empty without weights.
+        """The weights as floats, the largest in [1, 2), for devices without exact sums; empty without weights.
 
-        A weight that float64 cannot hold beside the largest becomes the smallest number: only 0 leaves a replica out.
+        A weight too small for float64 beside the largest becomes the smallest number: only 0 leaves a replica out.
         """
         if not self.weights:
             return ()
@@ -109,22 +114,22 @@ class Fold:
         return (is_wide and DTYPES[dtype].accumulator) or dtype
 
     def has_any_order(self, dtype: str) -> bool:
-        """Tell whether contributions of this dtype may be folded in any order and in parts, with the same bits."""
+        """Return whether contributions of this dtype may be folded in any order and in parts, with the same bits."""
         is_exact = dtype in INTEGERS and self.op in {ReduceOp.SUM, ReduceOp.PRODUCT}
         return self.op in {ReduceOp.MIN, ReduceOp.MAX} or is_exact
 
     def partial_dtype(self, dtype: str) -> str:
         """Return the dtype in which a partial fold travels between devices.
 
-        16-bit floats travel as float32, so that they are rounded once, at the root; the partial sums of a MEAN of
-        small integers travel in 64 bits, so that they cannot wrap; all else travels as it is.
+        16-bit floats travel as float32, so that they are rounded once, at the root. Partial sums for a MEAN of small
+        integers travel in 64 bits, so that they cannot wrap. Others keep their dtype.
         """
         is_wide = dtype in HALVES or (self.op is ReduceOp.MEAN and dtype in INTEGERS)
         return self.accumulator_dtype(dtype) if is_wide else dtype
 
 
 def headroom(num_terms: int) -> int:
-    """Return the power of two that sums of ``num_terms`` values must be scaled down by, so that none overflows.
+    """Return the power of two that divides ``num_terms`` values so that no sum of them overflows.
 
     >>> headroom(1), headroom(5), headroom(8)
     (1, 8, 8)
