@@ -1,9 +1,9 @@
-"""Sums over whole arrays: the exact value, rounded once, however the arrays are cut, in any order, on any ranks.
+"""Sums over whole arrays: the exact value, rounded once, the same for any cut, order or number of ranks.
 
-A value is an array or a pytree of arrays, in host memory; everything in it is added up. With ``group`` all ranks of a
-``Group`` call the same function, each with its part, and get the same bits. The result is an array without axes, of the
-framework of the first array. Its dtype is the widest of the value's by NumPy's rules, in which 16-bit floats count as
-float32, or ``dtype``.
+A value is an array or a pytree of arrays, in host memory; all of its elements are added. With ``group``, all ranks of a
+``Group`` call the same function, each with its part, and get the same bits. The result is a 0-d array of the first
+array's framework. Its dtype is ``dtype``, or the widest of the value's by NumPy's rules, in which 16-bit floats count
+as float32.
 """
 
 from __future__ import annotations
@@ -40,10 +40,18 @@ _DEVICE = "cpu:0"
 def sum(value: Any, *, dtype: Any = None, group: Group | None = None) -> Any:  # noqa: A001 - NumPy's name, too
     """Return the sum of all elements.
 
-    Integers and bools: a whole number, by default of 64 bits. The sum of zeros is -0 if all are, else +0.
+    Integers and bools give a whole number, by default of 64 bits. A sum of zeros is -0 if all of them are, else +0.
+
+    Args:
+        value: An array or a pytree of arrays, in host memory: floats, integers or bools.
+        dtype: The dtype of the result, rounded to once; None: the widest of the value's, at least float32.
+        group: Ranks that call with a part each; None: this process alone.
+
+    Returns:
+        A 0-d array of the first array's framework; the same on all ranks.
 
     Raises:
-        TreefoldError: one of its kinds, on all ranks.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
     >>> import numpy as np
     >>> print(sum([np.float32([1e30, 1]), np.float32([-1e30])]))
@@ -54,12 +62,20 @@ def sum(value: Any, *, dtype: Any = None, group: Group | None = None) -> Any:  #
 
 @as_written
 def mean(value: Any, *, dtype: Any = None, group: Group | None = None) -> Any:
-    """Return the mean of all elements: their sum, divided by their number, and rounded once.
+    """Return the mean of all elements: their exact sum, divided by their number, and rounded once.
 
-    Integers and bools have a float mean, float32 for 8 and 16 bits, else float64.
+    Integers and bools have a float mean: float32 for 8 and 16 bits, else float64.
+
+    Args:
+        value: An array or a pytree of arrays, in host memory: floats, integers or bools.
+        dtype: The dtype of the result, rounded to once; None: the widest of the value's, at least float32.
+        group: Ranks that call with a part each; None: this process alone.
+
+    Returns:
+        A 0-d array of the first array's framework; the same on all ranks.
 
     Raises:
-        TreefoldError: one of its kinds, on all ranks: there are no elements.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks; also if there are no elements.
 
     >>> import numpy as np
     >>> print(mean(np.float16([60000, 60000, 60001])))
@@ -72,8 +88,16 @@ def mean(value: Any, *, dtype: Any = None, group: Group | None = None) -> Any:
 def norm(value: Any, *, dtype: Any = None, group: Group | None = None) -> Any:
     """Return the square root of the sum of all squares, correctly rounded; floats only.
 
+    Args:
+        value: An array or a pytree of arrays of floats, in host memory.
+        dtype: The dtype of the result, rounded to once; None: the widest of the value's, at least float32.
+        group: Ranks that call with a part each; None: this process alone.
+
+    Returns:
+        A 0-d array of the first array's framework; the same on all ranks.
+
     Raises:
-        TreefoldError: one of its kinds, on all ranks.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
     >>> import numpy as np
     >>> print(norm({"w": np.float32([3e30]), "b": np.float32([4e30])}))
@@ -84,10 +108,19 @@ def norm(value: Any, *, dtype: Any = None, group: Group | None = None) -> Any:
 
 @as_written
 def dot(one: Any, other: Any, *, dtype: Any = None, group: Group | None = None) -> Any:
-    """Return the sum of the products of the elements of two values alike; floats only. A zero is +0.
+    """Return the sum of the products of corresponding elements; floats only. A zero is +0.
+
+    Args:
+        one: An array or a pytree of arrays of floats, in host memory.
+        other: The same structure, shapes and dtypes.
+        dtype: The dtype of the result, rounded to once; None: the widest of the value's, at least float32.
+        group: Ranks that call with a part each; None: this process alone.
+
+    Returns:
+        A 0-d array of the first array's framework; the same on all ranks.
 
     Raises:
-        TreefoldError: one of its kinds, on all ranks: arrays differ in shape or dtype.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks; also if arrays differ in shape or dtype.
 
     >>> import numpy as np
     >>> print(dot(np.float32([1e30, 1, -1e30]), np.float32([1e30, 2, 1e30])))
@@ -97,7 +130,7 @@ def dot(one: Any, other: Any, *, dtype: Any = None, group: Group | None = None) 
 
 
 class Contribution(NamedTuple):
-    """What this rank brings to a call, and what is made of all ranks' sum."""
+    """The exact sum of this rank's part, and the form of the result."""
 
     operation: str
     dtype: str
@@ -113,24 +146,24 @@ class Contribution(NamedTuple):
         """Return the rounded result.
 
         Raises:
-            ArgumentError: there is none.
+            ArgumentError: There is none, as for a mean without elements.
 
         """
         return self.backend.from_hosts([self.total.rounded(self.operation, self.dtype)], [_DEVICE])[0]
 
 
 class Ranks:
-    """The ranks of a group, who add up what they have."""
+    """The ranks of a group, which add their sums."""
 
     def __init__(self, group: Group) -> None:
         self._link = group.link
 
     @one_call
     def add(self, read: Callable[[], Contribution]) -> Contribution:
-        """Return the sum of what all ranks read, which all fail if one cannot.
+        """Return the sum over all ranks; if one rank cannot read its part, all fail.
 
         Raises:
-            TreefoldError: one of its kinds, on all ranks.
+            TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
         """
         own = read()
@@ -147,10 +180,10 @@ def _reduce(operation: str, values: Sequence[Any], dtype: Any, group: Group | No
 
 
 def contribution(operation: str, values: Sequence[Any], dtype: Any) -> Contribution:
-    """Return what this process has: the exact sum of a value, or of the products of two.
+    """Return the exact sum of this process's value, or of the products of two.
 
     Raises:
-        TreefoldError: a value cannot be read, or two differ.
+        TreefoldError: A value cannot be read, or two differ.
 
     """
     columns = [_parts(operation, value) for value in ([values[0]] if values[0] is values[-1] else values)]
@@ -171,9 +204,9 @@ def _parts(operation: str, value: Any) -> list[Part]:
     """Return the arrays of a value.
 
     Raises:
-        ArgumentError: it is traced, or holds something else.
-        DeviceError: one is not in host memory.
-        DtypeError: one has no sum here.
+        ArgumentError: The value is traced, or holds something else.
+        DeviceError: An array is not in host memory.
+        DtypeError: The operation has no meaning for an array's dtype.
 
     """
     if tracing_backend(value) is not None:
@@ -216,7 +249,7 @@ def _result_dtype(operation: str, dtypes: Sequence[str], asked: Any) -> str:
     """Return the dtype of the result.
 
     Raises:
-        ArgumentError: the one that is asked for is none of a result.
+        ArgumentError: The requested one cannot be that of a result.
 
     """
     widest: str = np.result_type(*[_default_dtype(operation, dtype) for dtype in dtypes]).name
@@ -238,7 +271,7 @@ def _default_dtype(operation: str, dtype: str) -> str:
 
 
 def _name_of(dtype: Any) -> str:
-    """Return NumPy's name of a dtype, of whichever framework."""
+    """Return NumPy's name of a dtype of any framework."""
     try:
         name: str = np.dtype(dtype).name
     except (TypeError, ValueError):  # PyTorch's, TensorFlow's, or of ml_dtypes, which is not imported

@@ -1,4 +1,4 @@
-"""The exact sum of whole arrays: one whole number, to which others are added, and which is rounded once."""
+"""The exact sum of whole arrays: one whole number that grows by additions and is rounded once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,16 @@ if native.HAS_NATIVE:
 
 
 class ScalarSum(NamedTuple):
-    """The sum of so many elements, or of their products, in units of 2**-1074, of products 2**-2148; exact.
+    """The exact sum of elements, or of products of them.
 
-    What is no number is not in it. ``are_negative_zeros``: whether every element is -0.
+    Args:
+        total: The sum of the finite terms, in units of 2**-1074, for products of 2**-2148.
+        elements: The number of elements.
+        has_nan: Whether a term is NaN.
+        has_plus: Whether a term is +infinity.
+        has_minus: Whether a term is -infinity.
+        are_negative_zeros: Whether every element is -0.
+
     """
 
     total: int = 0
@@ -50,20 +57,20 @@ class ScalarSum(NamedTuple):
         )
 
     def to_json(self) -> list[Any]:
-        """Return it as what JSON can hold."""
+        """Return the sum in a form for JSON."""
         return [f"{self.total:x}", *self[1:]]
 
     @staticmethod
     def from_json(made: Sequence[Any]) -> ScalarSum:
-        """Return what ``to_json`` was called of."""
+        """Return the sum in the form that ``to_json`` has made."""
         total, *others = made
         return ScalarSum(int(total, 16), *others)
 
     def rounded(self, operation: str, dtype: str) -> HostArray:
-        """Return the result as an array without axes.
+        """Return the result as a 0-d array.
 
         Raises:
-            ArgumentError: there is none: a mean of nothing, or a sum of integers that the dtype does not hold.
+            ArgumentError: There is none: a mean of no elements, or a sum of integers that the dtype does not hold.
 
         """
         if operation == "mean" and not self.elements:
@@ -86,7 +93,7 @@ class ScalarSum(NamedTuple):
     def _rounded_size(self, operation: str, form: Format) -> int:
         size = abs(self.total)
         if operation == "norm":
-            # One bit below the least float64, and one that says whether there are more.
+            # One bit below the least float64, and a sticky bit for all lower ones.
             root = math.isqrt(size << 2)
             return _rounded(2 * root + (root * root < size << 2), 1, -FRACTION - 2, form)
         return _rounded(size, self.elements if operation == "mean" else 1, -FRACTION * (1 + (operation == "dot")), form)
@@ -116,7 +123,7 @@ def _whole(total: int, dtype: str) -> HostArray:
 
 def _rounded(top: int, bottom: int, exponent: int, form: Format) -> int:
     """Return the bits of top / bottom * 2**exponent, above 0, rounded to nearest, ties to even."""
-    length = top.bit_length() - bottom.bit_length() + exponent  # of its whole part, or one more
+    length = top.bit_length() - bottom.bit_length() + exponent  # the bits of the whole part, or one more
     unit = max(length - form.precision, form.least_unit)
     whole, twice, divisor = _divided(top, bottom, exponent - unit)
     if whole.bit_length() > form.precision:
@@ -128,7 +135,7 @@ def _rounded(top: int, bottom: int, exponent: int, form: Format) -> int:
 
 
 def _divided(top: int, bottom: int, shift: int) -> tuple[int, int, int]:
-    """Return the whole part of top / bottom * 2**shift, and twice the rest with what it is a rest of."""
+    """Return the whole part of top / bottom * 2**shift, twice the remainder, and the divisor that it belongs to."""
     divisor = bottom << max(-shift, 0)
     whole, rest = divmod(top << max(shift, 0), divisor)
     return whole, 2 * rest, divisor
