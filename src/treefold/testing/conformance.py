@@ -1,4 +1,4 @@
-"""The suite that every backend passes: what ``ArrayBackend`` promises, and every op on top of it, on exact values.
+"""The suite that every backend passes: the promises of ``ArrayBackend``, and every op on top of it, on exact values.
 
 >>> import numpy as np
 >>> from treefold.backends.numpy import NumpyBackend
@@ -41,9 +41,13 @@ _SHAPES: tuple[tuple[int, ...], ...] = ((), (11,), (0, 3), (3, 5), (2, 3, 4))
 class Adapter:
     """A backend, and how a test gets arrays in and out of it.
 
-    ``devices``: canonical names, one or more; replicas go round them. ``make``: an array with a copy of a NumPy array,
-    on a device. ``to_numpy``: its contents. ``dtypes``: those to try; results of MEAN must exist too, which are float64
-    for integers of 32 and 64 bits.
+    Args:
+        backend: The backend under test.
+        devices: Canonical names, at least one; replicas are placed on them in turn.
+        make: Returns an array on a device with a copy of a NumPy array.
+        to_numpy: Returns an array's contents.
+        dtypes: The dtypes to try. Results of MEAN must exist, too: float64 for integers of 32 and 64 bits.
+
     """
 
     backend: ArrayBackend
@@ -54,14 +58,20 @@ class Adapter:
 
 
 class Case(NamedTuple):
-    """One thing to check; ``run`` raises ``ConformanceError`` where it does not hold."""
+    """One check; ``run`` raises ``ConformanceError`` if it fails.
+
+    Args:
+        name: The name of the check.
+        run: Takes an ``Adapter``.
+
+    """
 
     name: str
     run: Callable[[Adapter], None]
 
 
 def check_owns(adapter: Adapter) -> None:
-    """Its arrays are its own, and nothing else is."""
+    """Check that the backend owns its arrays, and nothing else."""
     for shape in _SHAPES:
         _expect(_made(adapter, shape), "owns() is true of its arrays", adapter.backend.owns(_made(adapter, shape)))
     for stranger in (None, "array", b"", [1.0], (1.0,), {"a": 1.0}, object(), np.ndarray, _Unreadable(), print):
@@ -69,7 +79,7 @@ def check_owns(adapter: Adapter) -> None:
 
 
 def check_devices(adapter: Adapter) -> None:
-    """Its devices exist and hold what is put on them; others do not exist."""
+    """Check that its devices exist and hold the arrays made there, and that others do not exist."""
     _expect("nowhere:0", "has_device() is false", not adapter.backend.has_device("nowhere:0"))
     for device in adapter.devices:
         _expect(device, "has_device() is true", adapter.backend.has_device(device))
@@ -79,7 +89,7 @@ def check_devices(adapter: Adapter) -> None:
 
 
 def check_shape_dtype(adapter: Adapter) -> None:
-    """Shapes are tuples, dtypes are NumPy's names."""
+    """Check that shapes are tuples, and dtypes NumPy's names."""
     for dtype in adapter.dtypes:
         for shape in _SHAPES:
             found = adapter.backend.shape_dtype(_made(adapter, shape, dtype))
@@ -87,7 +97,7 @@ def check_shape_dtype(adapter: Adapter) -> None:
 
 
 def check_copy_to(adapter: Adapter) -> None:
-    """A copy has the contents, stands where it should, and lives in memory of its own."""
+    """Check that a copy has the contents, is on its device, and has memory of its own."""
     for source in adapter.devices:
         for target in adapter.devices:
             for shape in _SHAPES:
@@ -102,7 +112,7 @@ def check_copy_to(adapter: Adapter) -> None:
 
 
 def check_combine(adapter: Adapter) -> None:
-    """Every op folds its arrays into a new one of the dtype asked for, and MEAN divides only when all are there."""
+    """Check that every op folds arrays into a new one of the requested dtype; MEAN divides only when all are there."""
     for dtype in adapter.dtypes:
         for op in _ops_of(dtype):
             fold = Fold(op)
@@ -122,7 +132,7 @@ def check_combine(adapter: Adapter) -> None:
 
 
 def check_scale(adapter: Adapter) -> None:
-    """Dividing rounds once, into the dtype asked for."""
+    """Check that a division rounds once, to the requested dtype."""
     for dtype in adapter.dtypes:
         result = Fold(ReduceOp.MEAN).result_dtype(dtype)
         contents = _wide(owned(2, (13,), dtype)) / 4
@@ -131,7 +141,7 @@ def check_scale(adapter: Adapter) -> None:
 
 
 def check_ravel_concat(adapter: Adapter) -> None:
-    """Arrays are read in row-major order, one behind the other."""
+    """Check that arrays are read in row-major order and concatenated."""
     for dtype in adapter.dtypes:
         contents = [owned(replica, shape, dtype) for replica, shape in enumerate(_SHAPES)]
         arrays = [adapter.make(array, adapter.devices[-1]) for array in contents]
@@ -143,7 +153,7 @@ def check_ravel_concat(adapter: Adapter) -> None:
 
 
 def check_shapes(adapter: Adapter) -> None:
-    """Splitting, reshaping and moving an axis keep the contents where they belong."""
+    """Check that splitting, reshaping and moving an axis keep the order of the contents."""
     backend = adapter.backend
     flat = owned(1, (24,), adapter.dtypes[0])
     array = adapter.make(flat, adapter.devices[0])
@@ -160,7 +170,7 @@ def check_shapes(adapter: Adapter) -> None:
 
 
 def check_sparse(adapter: Adapter) -> None:
-    """Rows are added at their indices, duplicates add up, and the bounds of indices are found."""
+    """Check that rows are added at their indices, duplicates add up, and the bounds of indices are found."""
     rows, indices = owned(0, (3, 2), adapter.dtypes[0]), np.array([4, 1, 4], "int32")
     expected = np.zeros((6, 2), rows.dtype)
     np.add.at(expected, indices, rows)
@@ -171,7 +181,7 @@ def check_sparse(adapter: Adapter) -> None:
 
 
 def check_assign(adapter: Adapter) -> None:
-    """What is writable takes a value and keeps it when the source goes."""
+    """Check that a writable array takes a value, and keeps it when the source changes."""
     for shape in _SHAPES:
         target, source = _made(adapter, shape), _made(adapter, shape, replica=2)
         if not adapter.backend.is_writable(target):
@@ -183,7 +193,7 @@ def check_assign(adapter: Adapter) -> None:
 
 
 def check_host_view(adapter: Adapter) -> None:
-    """Host memory is seen as it is; other memory is not seen at all; a ``cpu:k`` takes over a NumPy array."""
+    """Check that host memory is viewed in place, other memory is not, and ``cpu:k`` takes over a NumPy array."""
     for device in adapter.devices:
         array = _made(adapter, (2, 3), device=device)
         view = adapter.backend.host_view(array)
@@ -199,7 +209,7 @@ def check_host_view(adapter: Adapter) -> None:
 
 
 def check_read(adapter: Adapter) -> None:
-    """Its arrays are not refused, and rows of them hold what they hold."""
+    """Check that arrays are not refused, and that rows of them have their contents."""
     for dtype in adapter.dtypes:
         for shape in _SHAPES:
             arrays = tuple(_made(adapter, shape, dtype, replica=replica) for replica in range(2))
@@ -212,7 +222,7 @@ def check_read(adapter: Adapter) -> None:
 
 
 def check_reduce(num_replicas: int, adapter: Adapter) -> None:
-    """Every ops class, op and dtype: each contribution once, on each destination, and the inputs as they were."""
+    """Check every ops class, op and dtype: each contribution once, on each destination, and the inputs unchanged."""
     with _known(adapter):
         for ops in _ops(adapter):
             for dtype in adapter.dtypes:
@@ -227,7 +237,7 @@ def check_reduce(num_replicas: int, adapter: Adapter) -> None:
 
 
 def check_batch_reduce(num_replicas: int, adapter: Adapter) -> None:
-    """A batch of many shapes and dtypes, sparse rows among them, comes back right and in order."""
+    """Check that a batch of many shapes and dtypes, sparse rows among them, is right and in order."""
     kinds = [(shape, dtype) for dtype in adapter.dtypes for shape in _SHAPES]
     with _known(adapter):
         for ops in _ops(adapter):
@@ -247,7 +257,7 @@ def check_batch_reduce(num_replicas: int, adapter: Adapter) -> None:
 
 
 def check_broadcast(num_replicas: int, adapter: Adapter) -> None:
-    """Every destination gets a copy."""
+    """Check that every destination gets a copy."""
     with _known(adapter):
         for ops in _ops(adapter):
             for dtype in adapter.dtypes:
@@ -257,7 +267,7 @@ def check_broadcast(num_replicas: int, adapter: Adapter) -> None:
 
 
 def check_gather(num_replicas: int, adapter: Adapter) -> None:
-    """Arrays of different lengths are laid behind each other along any axis."""
+    """Check that arrays of different lengths are concatenated along any axis."""
     with _known(adapter):
         for ops in _ops(adapter):
             for axis in (0, 1, -1):
@@ -291,7 +301,7 @@ def _ops_of(dtype: str) -> Sequence[ReduceOp]:
 
 
 def _contributions(op: ReduceOp, num_replicas: int, shape: tuple[int, ...], dtype: str) -> list[HostArray]:
-    """Return values that name their owner, and whose reduction every dtype holds."""
+    """Return values that name their owner, with a reduction that every dtype holds."""
     replicas = range(num_replicas)
     if op is not ReduceOp.PRODUCT:
         factor = np.array(num_replicas if op is ReduceOp.MEAN else 1, dtype)
@@ -336,7 +346,7 @@ def _slices(adapter: Adapter, num_replicas: int) -> PerReplica:
 
 @contextlib.contextmanager
 def _known(adapter: Adapter) -> Iterator[None]:
-    """Make the backend known, and do not hear that NCCL is not used."""
+    """Register the backend, and silence the warning that NCCL is not used."""
     is_known = backend_of(_made(adapter, ())) is not None
     with contextlib.nullcontext() if is_known else additional_backend(adapter.backend), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "NCCL is not used", RuntimeWarning)

@@ -1,7 +1,7 @@
-"""Devices that are not there: arrays that behave as if they lay on several GPUs, and a record of what was done.
+"""Fake devices: arrays that behave as if they lay on several GPUs, and a record of all operations.
 
-Used with ``treefold.backends.additional_backend``. A fake device is as strict as a real one: what lies on another
-device must be copied before it can be used, and there is no view of its memory from the host.
+Use them with ``treefold.backends.additional_backend``. A fake device is as strict as a real one. An array on another
+device must be copied before it is used, and the host cannot view device memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treefold.fold import Fold
 
 @dataclass(frozen=True, slots=True)
 class RecordedCopy:
-    """One copy: from which device to which, and how many bytes travelled."""
+    """One copy: its source, its target, and its bytes."""
 
     source: str
     target: str
@@ -30,7 +30,7 @@ class RecordedCopy:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCombine:
-    """One fold: where, of how many arrays of which dtypes, into which dtype, and whether it was the last one."""
+    """One fold: its device, the dtypes of its arrays and of its result, and whether it was the last one."""
 
     device: str
     dtypes: tuple[str, ...]
@@ -39,7 +39,14 @@ class RecordedCombine:
 
 
 class FakeArray:
-    """An array on a fake device. ``data`` is what a test may look at; treefold does not."""
+    """An array on a fake device.
+
+    Args:
+        data: The contents, which tests may read and treefold does not; not copied.
+        device: The device, such as ``"gpu:0"``.
+        owner: The backend of the device.
+
+    """
 
     __slots__ = ("data", "device", "owner")
 
@@ -63,8 +70,12 @@ class FakeArray:
 class FakeBackend(ThroughNumpyBackend):
     """Arrays on fake devices ``gpu:0`` … ``gpu:k``, computed by NumPy.
 
-    ``is_mutable``: whether arrays can be ``out``. ``fail_at_copy``: the number, counted from 1, of the copy that runs
-    out of memory; None for never. ``copies`` and ``combines`` record what was done, in order.
+    ``copies`` and ``combines`` record all operations, in order.
+
+    Args:
+        num_devices: The number of devices.
+        is_mutable: Whether arrays can be ``out``.
+        fail_at_copy: The number, from 1, of the copy that runs out of memory; None: none does.
 
     >>> from treefold import all_reduce
     >>> from treefold.backends import additional_backend
@@ -87,7 +98,7 @@ class FakeBackend(ThroughNumpyBackend):
         self.combines: list[RecordedCombine] = []
 
     def array(self, data: Any, device: str) -> FakeArray:
-        """Return a new array on a device, with a copy of ``data``, which may be anything that NumPy takes."""
+        """Return a new array on a device, with a copy of ``data``: anything that ``numpy.array`` accepts."""
         if device not in self.devices:
             raise ValueError(device)
         return FakeArray(np.array(data), device, self)
@@ -101,7 +112,7 @@ class FakeBackend(ThroughNumpyBackend):
         return some(self.devices)
 
     def owns(self, value: object) -> bool:
-        """Tell whether this object made the array: two fake backends are two frameworks."""
+        """Return whether this object made the array: two fake backends are two frameworks."""
         return type(value) is FakeArray and value.owner is self
 
     def has_device(self, device: str) -> bool:
@@ -114,7 +125,7 @@ class FakeBackend(ThroughNumpyBackend):
         return array.shape, array.dtype.name
 
     def copy_to(self, array: FakeArray, device: str) -> FakeArray:
-        """Copy and record, or fail if this is the copy that was to fail."""
+        """Copy and record, or fail if this is the copy that is to fail."""
         if device not in self.devices:
             raise ValueError(device)
         self.copies.append(RecordedCopy(array.device, device, array.data.nbytes))
@@ -145,12 +156,12 @@ class FakeBackend(ThroughNumpyBackend):
         return FakeArray(made, array.device, self)
 
     def assign(self, target: FakeArray, source: FakeArray) -> None:
-        """Write, on one device only."""
+        """Write an array into another one on the same device."""
         to, contents = self.contents([target, source])
         self.numpy.assign(to, contents)
 
     def is_writable(self, array: FakeArray) -> bool:
-        """Arrays are, unless the backend was made with immutable ones."""
+        """Return whether the array can be written: not if the backend was made with immutable ones."""
         return self.is_mutable and self.numpy.is_writable(array.data)
 
     def synchronize(self, array: FakeArray) -> None:
@@ -160,11 +171,11 @@ class FakeBackend(ThroughNumpyBackend):
         """Return None: the memory of a device is not the host's."""
 
     def footprint(self, array: FakeArray) -> HostArray | None:
-        """Return the memory that stands for the device's."""
+        """Return the host memory that emulates the device's."""
         return array.data
 
     def from_host(self, array: HostArray, device: str) -> FakeArray:
-        """Refuse: only ``cpu:k`` can take over host memory, and fake devices are no such thing."""
+        """Refuse: only ``cpu:k`` can take over host memory."""
         raise ValueError(device, array.shape)
 
 
@@ -202,20 +213,26 @@ class _Shapes(NumpyBackend):
 class RecordingBackend(FakeBackend):
     """A fake backend that computes nothing: arrays are shapes, results are zeros that take no memory.
 
-    For looking at what a plan does with sizes that would not fit.
+    Use it to see what a plan does with arrays that would not fit.
+
+    Args:
+        num_devices: See ``FakeBackend``.
+        is_mutable: See ``FakeBackend``.
+        fail_at_copy: See ``FakeBackend``.
+
     """
 
     name = "recording"
     numpy = _Shapes()
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> FakeArray:
-        """Return an array that has a shape, a dtype and a device, and no contents."""
+        """Return an array with a shape, a dtype and a device, but without contents."""
         if device not in self.devices:
             raise ValueError(device)
         return FakeArray(_nothing(shape, dtype), device, self)
 
     def footprint(self, array: FakeArray) -> None:
-        """Return None: what has no contents has no memory."""
+        """Return None: an array without contents has no memory."""
 
 
 def _nothing(shape: tuple[int, ...], dtype: str) -> HostArray:

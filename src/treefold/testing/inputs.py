@@ -1,7 +1,7 @@
-"""Inputs that name their owner, and values at the edges of what a dtype can hold.
+"""Inputs that name their owner, and values at the edges of a dtype.
 
-A reduction that loses or repeats a replica passes every test whose replicas all bring ones. Here replica ``r`` brings
-2**r times a value that depends on the position, so a wrong sum says which replica it was, and a shifted one where.
+If all replicas bring ones, a test cannot see that a replica was lost or counted twice. Here replica ``r`` brings 2**r
+times a value that depends on the position. A wrong sum then shows which replica is wrong, and a shifted one where.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ _PERIOD = 7
 def owned(replica: int, shape: tuple[int, ...], dtype: str = "float32") -> Array:
     """Return replica ``replica``'s contribution: 2**replica times 1, 2 … 7, 1, 2 … in row-major order.
 
-    Complex values have the negative of that as imaginary part, integers wrap, and of a bool every replica ≡ position
-    modulo 7 is True. The sum of n replicas is exact where the dtype holds 7·2**n: n ≤ 8 for float16, 5 for bfloat16,
-    21 for float32; replica 14 and later are too large for float16.
+    Complex values have the negative of that as imaginary part. Integers wrap. A bool is True where replica ≡ position
+    modulo 7. The sum of n replicas is exact if the dtype holds 7·2**n: n ≤ 8 for float16, 5 for bfloat16, 21 for
+    float32. Replicas from 14 on are too large for float16.
+
+    Args:
+        replica: The replica's number, from 0.
+        shape: The shape of the result.
+        dtype: Its dtype, by NumPy's name.
 
     >>> owned(3, (2, 4), "int32")
     array([[ 8, 16, 24, 32],
@@ -39,6 +44,11 @@ def owned(replica: int, shape: tuple[int, ...], dtype: str = "float32") -> Array
 
 def owned_sum(num_replicas: int, shape: tuple[int, ...], dtype: str = "float32") -> Array:
     """Return the sum of the contributions of ``num_replicas`` replicas: 2**n - 1 times the pattern.
+
+    Args:
+        num_replicas: The number n of replicas.
+        shape: The shape of the result.
+        dtype: Its dtype, by NumPy's name.
 
     >>> owned_sum(3, (4,), "uint8")
     array([ 7, 14, 21, 28], dtype=uint8)
@@ -80,7 +90,14 @@ def _special_floats(dtype: str) -> Array:
 def mixed_values(seed: int, shape: tuple[int, ...], dtype: str, *, is_finite: bool = False) -> Array:
     """Return values in which every kind meets every other: special ones, random bits, and ordinary ones.
 
-    The mixture depends on ``seed`` too. Random bits reach every exponent, and every NaN unless ``is_finite``.
+    The mixture depends on ``seed``, too. Random bits reach every exponent.
+
+    Args:
+        seed: The seed of the random numbers.
+        shape: The shape of the result.
+        dtype: Its dtype, by NumPy's name.
+        is_finite: Whether infinities and NaN are left out.
+
     """
     rng = np.random.default_rng(seed)
     size = math.prod(shape)

@@ -1,6 +1,6 @@
 """The oracle of reductions, computed one element at a time in plain Python: no kernel, no vector code.
 
-Slow and obvious. Sums and means are ``fractions.Fraction``, rounded once; others are rounded in the same places as the
+The code is slow and obvious. Sums and means are ``fractions.Fraction``, rounded once. Other ops are rounded where the
 kernels round, in replica order.
 """
 
@@ -45,7 +45,11 @@ _FORMATS = {
 
 
 def rounded(value: float | Fraction, dtype: str) -> float:
-    """Return a number rounded to a float dtype, once, to nearest with ties to even; too large becomes infinite.
+    """Return a number rounded to a float dtype, once, to nearest with ties to even; overflow gives infinity.
+
+    Args:
+        value: The number.
+        dtype: ``"float16"``, ``"bfloat16"``, ``"float32"`` or ``"float64"``.
 
     >>> rounded(Fraction(1, 3), "bfloat16"), rounded(65520.0, "float16")
     (0.333984375, inf)
@@ -63,7 +67,13 @@ def rounded(value: float | Fraction, dtype: str) -> float:
 
 
 def result_dtype(op: ReduceOp, dtype: str) -> str:
-    """Return the dtype of a result: float for the MEAN of integers, wide for wide ones, else the input's."""
+    """Return the dtype of a result: that of the input, but float for the MEAN of integers.
+
+    Args:
+        op: The reduce op.
+        dtype: The dtype of the contributions. A MEAN of integers of 32 and 64 bits is float64, of shorter ones float32.
+
+    """
     if op is ReduceOp.MEAN and dtype in INTEGERS:
         return "float64" if dtype in _FLOAT64_MEAN else "float32"
     return dtype
@@ -76,7 +86,15 @@ def fold_arrays(
     accumulate: str = "exact",
     weights: Sequence[float | Fraction] | None = None,
 ) -> Array:
-    """Return the reduction of arrays of one shape and dtype, by ``fold_numbers`` for each element."""
+    """Return the reduction of arrays, by ``fold_numbers`` for each element.
+
+    Args:
+        arrays: The contributions, of one shape and dtype, in replica order.
+        op: A ``ReduceOp`` or its name.
+        accumulate: ``"exact"``, or ``"native"``: every addition is rounded to the dtype.
+        weights: One number per array, for MEAN only; None: all weigh the same.
+
+    """
     op, first = ReduceOp.parse(op), np.asarray(arrays[0])
     dtype = first.dtype.name
     columns = zip(*(_numbers(array) for array in arrays), strict=True)
@@ -92,7 +110,16 @@ def fold_numbers(
     accumulate: str = "exact",
     weights: Sequence[float | Fraction] | None = None,
 ) -> Any:
-    """Return the reduction of one element's contributions, Python numbers in replica order."""
+    """Return the reduction of one element's contributions.
+
+    Args:
+        numbers: Python numbers, in replica order.
+        op: The reduce op.
+        dtype: The dtype of the contributions.
+        accumulate: ``"exact"``, or ``"native"``: every addition is rounded to the dtype.
+        weights: One number per contribution, for MEAN only; None: all weigh the same.
+
+    """
     if dtype in COMPLEX:
         return _fold_complex(numbers, op, dtype, accumulate=accumulate, weights=weights)
     if op in {ReduceOp.MIN, ReduceOp.MAX}:
@@ -106,10 +133,14 @@ def fold_numbers(
 
 
 def assert_same_bits(got: Any, expected: Any) -> None:
-    """Fail unless two arrays agree in dtype, shape and every bit; which NaN a NaN is does not count.
+    """Fail unless two arrays agree in dtype, shape and every bit; all NaN count as equal.
+
+    Args:
+        got: The array under test.
+        expected: The right one.
 
     Raises:
-        AssertionError: naming the first element that differs.
+        AssertionError: Its message names the first element that differs.
 
     """
     got, expected = np.asarray(got), np.asarray(expected)
@@ -154,7 +185,7 @@ def _exact(numbers: Sequence[float], weights: Sequence[float | Fraction], diviso
     exact = sum(weight * Fraction(number) for weight, number in chosen) / divisor
     if exact:
         return rounded(exact, dtype)
-    # A sum of zeros, or of what cancels: negative only if all are.
+    # A sum of zeros, or of terms that cancel, is -0 only if all terms are.
     return -0.0 if all(number == 0 and math.copysign(1, number) < 0 for _, number in chosen) else 0.0
 
 
@@ -166,7 +197,7 @@ _STEP: dict[ReduceOp, Callable[[float, float], float]] = {
 
 
 def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float], dtype: str) -> float:
-    """Fold from the first number on, never from 0, rounding every step to ``dtype``."""
+    """Fold from the first number on, never from 0, and round every step to ``dtype``."""
     # Rounding to float64 first changes nothing: 53 bits are at least twice 24, and two more (Figueroa, 1995).
     return functools.reduce(lambda total, number: rounded(step(total, number), dtype), numbers)
 
@@ -216,7 +247,7 @@ def _plus(one: _Unbounded, other: _Unbounded) -> _Unbounded:
 
 
 def _sign(number: _Unbounded) -> float:
-    """Return what stands for a number beside 0, infinities and NaN, where only its sign counts."""
+    """Return a stand-in for a number beside 0, infinities and NaN, where only its sign counts."""
     return (1.0 if number > 0 else -1.0) if isinstance(number, Fraction) else number
 
 
@@ -258,7 +289,7 @@ def _complex_product(numbers: Sequence[complex], dtype: str, *, is_bounded: bool
 
 
 def _extreme(numbers: Sequence[Any], op: ReduceOp) -> Any:
-    """The smallest or largest number; a NaN wins, and -0 counts as less than +0."""
+    """Return the smallest or largest number; a NaN wins, and -0 counts as less than +0."""
     unordered = [number for number in numbers if math.isnan(number)]
     if unordered:
         return unordered[0]
@@ -276,7 +307,7 @@ def _numbers(array: Any) -> list[Any]:
 
 
 def _spelled(number: Any) -> str:
-    """Return a number so that two are equal exactly if their bits are, but for which NaN."""
+    """Return a text that is equal for two numbers exactly if their bits are; all NaN have the same."""
     if isinstance(number, complex):
         return f"{_spelled(number.real)} {_spelled(number.imag)}"
     return "nan" if math.isnan(number) else repr(number)
