@@ -1,7 +1,13 @@
-"""treefold: fold values up a tree of devices, and unfold the result back along it.
+"""treefold: the exact sum or mean of one value per replica, the same bits in any order and on any number of ranks.
 
-Combines one value per device into one value on every device that wants it. ``import treefold`` loads NumPy and no
-framework.
+>>> import numpy as np
+>>> from treefold import all_reduce
+>>> gradients = [np.float32([1e8, 1]), np.float32([1, 2]), np.float32([-1e8, 3])]
+>>> all_reduce(gradients, "mean")[0]
+array([0.33333334, 2.        ], dtype=float32)
+
+``Mean`` and ``Sum`` add values as they come. ``connect`` makes a ``Group`` of processes with the same calls, and
+``average`` combines checkpoints. ``import treefold`` loads NumPy and no other framework.
 """
 
 import importlib
