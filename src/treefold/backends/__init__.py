@@ -1,6 +1,6 @@
-"""Backends: what treefold knows about each array framework.
+"""Backends: the adapters of array frameworks.
 
-Frameworks are found among the loaded modules, never imported to find out.
+Frameworks are found among the loaded modules; none is imported to find out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FRAMEWORKS: dict[str, tuple[str, str]] = {
 
 _numpy = NumpyBackend()
 _loaded: dict[str, ArrayBackend] = {"numpy": _numpy}
-#: Types that are no framework's.
+#: Types that belong to no framework.
 _PLAIN = frozenset({dict, list, tuple, int, float, type(None)})
 _extra: list[ArrayBackend] = []
 _of_rows: dict[type, ArrayBackend] = dict.fromkeys(_numpy.row_types, _numpy)
@@ -61,7 +61,7 @@ def backend_of(value: object) -> ArrayBackend | None:
 
 
 def refusal_of(value: object) -> Refusal | None:
-    """Return why a value of a loaded framework is refused that is no array, as one made of several; None for others."""
+    """Return why a framework's value that is not an array, such as one made of several, is refused; None for others."""
     for backend in loaded_backends():
         for kind, advice in backend.not_arrays:
             if isinstance(value, kind):
@@ -73,7 +73,7 @@ def read_device(device: object) -> str:
     """Return the canonical name of a device, given by a name or by an object of a loaded framework.
 
     Raises:
-        DeviceError: it is neither, its name does not parse, or it is another process's.
+        DeviceError: It is neither, its name does not parse, or it belongs to another process.
 
     """
     if isinstance(device, str):
@@ -83,7 +83,7 @@ def read_device(device: object) -> str:
 
 
 def read_row(arrays: tuple[Any, ...]) -> Row | None:
-    """Return arrays, at least one, as a row, by the backend of the first one's exact type; None if they make none."""
+    """Return arrays, at least one, as a row, by the backend of the first one's exact type; None if they are none."""
     kind = type(arrays[0])
     backend = _of_rows.get(kind)
     if backend is None and kind not in _PLAIN:
@@ -94,7 +94,7 @@ def read_row(arrays: tuple[Any, ...]) -> Row | None:
 
 @contextlib.contextmanager
 def additional_backend(backend: ArrayBackend) -> Iterator[ArrayBackend]:
-    """Know one more backend inside the ``with`` block: for tests, and for frameworks that treefold does not know."""
+    """Register one more backend inside the ``with`` block: for tests, and for frameworks unknown to treefold."""
     _extra.append(backend)
     try:
         yield backend

@@ -1,8 +1,8 @@
-"""The seam between treefold and an array framework.
+"""The interface between treefold and an array framework.
 
 A new framework is one file with a subclass of ``ArrayBackend`` and one line in the registry; the conformance suite in
-``treefold.testing`` then covers it. Arrays handed out by a backend are never aliases of what it was given, except where
-a method says "view".
+``treefold.testing`` then covers it. An array that a backend returns never aliases its arguments, except where a method
+says "view".
 """
 
 from __future__ import annotations
@@ -49,16 +49,21 @@ HostArray = npt.NDArray[Any]
 
 
 class Refusal(NamedTuple):
-    """Why an array is refused: what it is, as in "a sparse tensor", and a sentence that says what to do."""
+    """Why an array is refused: its kind, as in "a sparse tensor", and a sentence with the remedy."""
 
     got: str
     advice: str
 
 
 class Container(NamedTuple):
-    """A flattened container: its children, what else it is made of, and the children's names.
+    """A flattened container.
 
-    ``entry_type`` says how optree writes a name in a path.
+    Args:
+        children: The parts that may hold arrays.
+        rest: Everything else that it is made of.
+        names: The names of the children.
+        entry_type: Decides how optree writes a name in a path.
+
     """
 
     children: Sequence[Any]
@@ -78,8 +83,8 @@ class Exchange(NamedTuple):
 class ArrayBackend(abc.ABC):
     """The adapter of one framework's arrays: everything that treefold knows about them and does to them.
 
-    All methods but ``owns`` are only called with arrays that the backend owns, ranges inside them, and devices for
-    which ``has_device`` is true.
+    Methods other than ``owns`` get only arrays that the backend owns, ranges inside them, and devices for which
+    ``has_device`` is true.
     """
 
     #: The framework's name, as its users write it.
@@ -90,27 +95,27 @@ class ArrayBackend(abc.ABC):
     takes_read_only: bool = False
     #: Whether one memory may stand for a result on every ``cpu:k``, because its arrays never change.
     shares_results: bool = False
-    #: Kinds of the framework's values that are no arrays, each with what to pass in its place. The first match counts.
+    #: Classes of the framework's values that are not arrays, each with the advice for it. The first match counts.
     not_arrays: Sequence[tuple[type, str]] = ()
 
     @abc.abstractmethod
     def owns(self, value: object) -> bool:
-        """Tell whether a value is an array of this framework. Must not raise, whatever the value."""
+        """Return whether a value is an array of this framework. Must not raise, whatever the value."""
 
     @abc.abstractmethod
     def has_device(self, device: str) -> bool:
-        """Tell whether the framework can place arrays on a device, given by its canonical name."""
+        """Return whether the framework can place arrays on a device, given by its canonical name."""
 
     def describe_devices(self) -> str:
         """Return the names of the devices for which ``has_device`` is true, in words, for errors."""
         return "those that it reports"
 
     def why_missing(self, device: str) -> str:  # noqa: ARG002
-        """Return a sentence that says why there is no such device; empty where there is no more to say."""
+        """Return a sentence with the reason why there is no such device; empty if there is no more to say."""
         return ""
 
     def name_of(self, device: object) -> str | None:  # noqa: ARG002
-        """Return the name of a device that is given as an object of the framework's; None for anything else."""
+        """Return the name of a device that is an object of the framework's own class; None for anything else."""
         return None
 
     @abc.abstractmethod
@@ -123,18 +128,24 @@ class ArrayBackend(abc.ABC):
 
     @abc.abstractmethod
     def copy_to(self, array: Any, device: str) -> Any:
-        """Return a copy on ``device``, always in fresh memory."""
+        """Return a copy on ``device``, always in new memory."""
 
     def result_dtype(self, fold: Fold, dtype: str) -> str:
-        """Return the dtype of what a fold of arrays of ``dtype`` gives on this framework."""
+        """Return the dtype of a fold's result, from arrays of ``dtype``, in this framework."""
         return fold.result_dtype(dtype)
 
     @abc.abstractmethod
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
-        """Fold 1-d arrays of one length and device, in their order, into a new array of dtype ``result``.
+        """Fold arrays, in their order, into a new array.
 
-        ``dtype`` is that of the contributions; an array that holds a partial fold has ``fold.partial_dtype(dtype)``.
-        ``divisor``: None while contributions are missing, else their number, by which MEAN divides.
+        Args:
+            arrays: 1-d arrays of one length and device: contributions of dtype ``dtype``, or partial folds of dtype
+                ``fold.partial_dtype(dtype)``.
+            fold: The arithmetic.
+            dtype: The dtype of the contributions.
+            divisor: The number of contributions, by which MEAN divides; None while some are missing.
+            result: The dtype of the result.
+
         """
 
     @abc.abstractmethod
@@ -143,19 +154,19 @@ class ArrayBackend(abc.ABC):
 
     @abc.abstractmethod
     def ravel_concat(self, arrays: Sequence[Any]) -> Any:
-        """Return arrays on one device, each read in row-major order, behind each other; one array may give a view."""
+        """Return arrays on one device, each read in row-major order, concatenated; one array may give a view."""
 
     @abc.abstractmethod
     def split(self, array: Any, start: int, stop: int) -> Any:
-        """Return elements ``start`` to ``stop`` of a 1-d array, as a view where the framework has views."""
+        """Return elements ``start`` to ``stop`` of a 1-d array, as a view if the framework has views."""
 
     @abc.abstractmethod
     def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return a 1-d array in another shape, as a view where the framework has views."""
+        """Return a 1-d array in another shape, as a view if the framework has views."""
 
     @abc.abstractmethod
     def moveaxis(self, array: Any, source: int, target: int) -> Any:
-        """Return an array with one axis moved, as a view where the framework has views."""
+        """Return an array with one axis moved, as a view if the framework has views."""
 
     @abc.abstractmethod
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
@@ -163,7 +174,7 @@ class ArrayBackend(abc.ABC):
 
     @abc.abstractmethod
     def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Return the smallest and the largest of at least one index."""
+        """Return the smallest and the largest index; there is at least one."""
 
     @abc.abstractmethod
     def assign(self, target: Any, source: Any) -> None:
@@ -171,7 +182,7 @@ class ArrayBackend(abc.ABC):
 
     @abc.abstractmethod
     def is_writable(self, array: Any) -> bool:
-        """Tell whether ``assign`` may write into the array; whether its elements share memory is another question."""
+        """Return whether ``assign`` may write into the array. Elements that share memory do not count here."""
 
     @abc.abstractmethod
     def synchronize(self, array: Any) -> None:
@@ -182,18 +193,18 @@ class ArrayBackend(abc.ABC):
         """Return a NumPy view of the array's own memory, or None if that is not host memory."""
 
     def is_later(self, array: Any) -> bool:  # noqa: ARG002
-        """Tell whether the array will have its contents when a graph runs that is being traced."""
+        """Return whether the array gets its contents only when the graph that is being traced runs."""
         return False
 
     def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
-        """Add a call to the graph that is being traced, and return what it will return: an array for each of ``likes``.
+        """Add a call to the graph that is being traced, and return its future results: an array for each of ``likes``.
 
         Whenever the graph runs, ``function`` gets the arrays with their contents, in the order of the program's calls.
         """
         raise AssertionError(function, arrays, likes)
 
     def footprint(self, array: Any) -> HostArray | None:
-        """Return an array of the same addresses, shape and strides, to compare memory by and never to read; or None."""
+        """Return an array of the same addresses, shape and strides, only to compare memory, never to read; or None."""
         return self.host_view(array)
 
     @abc.abstractmethod
@@ -201,7 +212,7 @@ class ArrayBackend(abc.ABC):
         """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Return ``from_host`` of each array, of one shape and dtype, on its device; one call for many is faster.
+        """Return ``from_host`` of each array on its device; all have one shape and dtype. One call for many is faster.
 
         With ``shares_results`` there is one array for all devices.
         """
@@ -210,7 +221,7 @@ class ArrayBackend(abc.ABC):
     def new_row(self, like: Row, dtype: np.dtype[Any], count: int) -> Row:
         """Return a row of new arrays of this framework, uninitialised, of the shape of another row.
 
-        A row that says no backend is of NumPy arrays, which ``from_hosts`` takes when they are written.
+        A row without a backend holds NumPy arrays; ``from_hosts`` takes them over when they are written.
         """
         return new_arrays(None, like, dtype, count)
 
@@ -219,31 +230,32 @@ class ArrayBackend(abc.ABC):
         return None
 
     def put_together(self, rest: Hashable, children: Sequence[Any]) -> Any:
-        """Return a container of other children; ``rest`` is that of its ``Container``."""
+        """Return a container with other children; ``rest``: the one of its ``Container``."""
         raise NotImplementedError(rest, children)
 
     def refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002
-        """Return why an array of this framework cannot be reduced, whatever the op; None if it can.
+        """Return why an array of this framework cannot be reduced by any op; None if it can.
 
-        Asked once for each array that is to be read or written, before anything else is done with its contents.
+        Called once for each array that is to be read or written, before anything else touches its contents.
         """
         return None
 
     def read(self, arrays: tuple[Any, ...]) -> Row | None:  # noqa: ARG002
         """Return arrays of one shape and dtype, row-major and on one device, as a row; None if they are something else.
 
-        The first array is of one of ``row_types``; the others may be anything. ``refusal``, ``write_refusal`` and
-        ``is_writable`` answer alike for rows of equal keys, but for NumPy's flag. Every call asks this: be quick.
+        The type of the first array is in ``row_types``; the others may be anything. For rows of equal keys,
+        ``refusal``, ``write_refusal`` and ``is_writable`` must return the same, except for NumPy's flag. Every call
+        runs this, so it must be quick.
         """
         return None
 
     def exchange(self, arrays: Sequence[Any]) -> Exchange | None:  # noqa: ARG002
-        """Return what the core needs to read arrays of this framework by DLPack's C functions; None if it cannot."""
+        """Return the functions by which the core reads arrays of this framework through DLPack; None if it cannot."""
         return None
 
     def write_refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002
-        """Return why nothing may be written into an array now, though it is writable; None if it may be."""
+        """Return why a writable array must not be written now; None if it may be."""
         return None
 
     def wrote(self, arrays: Sequence[Any]) -> None:  # noqa: B027 - most frameworks need not know
-        """Take note that the memory of arrays is written through their host views."""
+        """Note that arrays are written through their host views."""

@@ -1,7 +1,7 @@
-"""JAX arrays on CPU devices: read where they lie, and results put on their device without a copy.
+"""JAX arrays on CPU devices: read in place, and results put on their device without a copy.
 
-Everything is folded in host memory, by the kernels that fold NumPy arrays; JAX only learns where a result belongs.
-It adopts memory that is 64-byte aligned, as results of 64 KiB and more are, on every CPU device.
+Everything is folded in host memory, by the kernels that fold NumPy arrays; JAX only learns the device of a result. On
+every CPU device, JAX adopts memory that is 64-byte aligned, as results of 64 KiB and more are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import optree
 
-# The class of all arrays that hold numbers; nothing can be derived from it. JAX has no public name for it, and to make
-# an array and look would start JAX's platforms, for callers who only imported it.
+# The class of all arrays that hold numbers; it cannot be subclassed. JAX has no public name for it. To make an array
+# and take its type would start JAX's platforms, even if the program only imports JAX.
 from jax._src.array import ArrayImpl
 from jax.core import ShapedArray
 from jax.experimental import io_callback
@@ -35,7 +35,7 @@ _SPREAD = (
     "treefold takes arrays on one device each: pass PerReplica([shard.data for shard in array.addressable_shards]), "
     "or a copy on one device."
 )
-#: What passes between the parts of a call, so that they run one after the other.
+#: A number that the parts of a call pass on, so that they run one after the other.
 _TURN = jax.ShapeDtypeStruct((), np.uint8)
 _MOST_WITHOUT_X64 = 4  # bytes of an element; complex64 has 8, and does not mind
 
@@ -45,7 +45,7 @@ class JaxBackend(ThroughNumpyBackend):
 
     name = "JAX"
     row_types = frozenset({ArrayImpl})
-    #: Also true of donated ones: JAX does not write into memory that it adopted.
+    #: True for donated arrays, too: JAX does not write into memory that it has adopted.
     shares_results = True
     takes_read_only = True
 
@@ -62,11 +62,11 @@ class JaxBackend(ThroughNumpyBackend):
         return {device: name for name, device in self._devices.items()}
 
     def owns(self, value: object) -> bool:
-        """Tell by the class alone: what a value says of itself does not count."""
+        """Decide by the class alone: attributes of the value are not trusted."""
         return issubclass(type(value), (jax.Array, jax.core.Tracer))
 
     def refusal(self, array: Any) -> Refusal | None:
-        """Refuse what has no numbers here and now: tracers, keys, deleted arrays, several devices, accelerators."""
+        """Refuse arrays without numbers here and now: tracers, keys, deleted arrays, several devices, accelerators."""
         if isinstance(array, jax.core.Tracer):
             advice = (
                 "In one process treefold runs outside jit, grad and vmap: call it on their results, or use "
@@ -89,7 +89,7 @@ class JaxBackend(ThroughNumpyBackend):
         return None
 
     def has_device(self, device: str) -> bool:
-        """JAX's own CPU devices exist, however many it was started with."""
+        """Return whether JAX was started with this CPU device."""
         return device in self._devices
 
     def describe_devices(self) -> str:
@@ -105,7 +105,7 @@ class JaxBackend(ThroughNumpyBackend):
         """Return the one CPU device that the array is on.
 
         Raises:
-            ArgumentError: it is on none or on several.
+            ArgumentError: It is on none or on several.
 
         """
         refusal = self.refusal(array)
@@ -118,16 +118,16 @@ class JaxBackend(ThroughNumpyBackend):
         return array.shape, array.dtype.name
 
     def copy_to(self, array: Any, device: str) -> Any:
-        """Copy, for JAX would alias."""
+        """Copy in NumPy, because JAX would alias."""
         return self.from_host(np.array(self.host_view(array)), device)
 
     def result_dtype(self, fold: Fold, dtype: str) -> str:
-        """Without x64 the MEAN of integers is float32, as ``jnp.mean`` has it: float64 would break the next ``jit``."""
+        """Return float32 for a MEAN of integers without x64, as ``jnp.mean`` does; float64 would break a ``jit``."""
         result = fold.result_dtype(dtype)
         return "float32" if dtype in INTEGERS and result == "float64" and not jax.config.jax_enable_x64 else result
 
     def is_later(self, array: Any) -> bool:
-        """Tell a tracer."""
+        """Return whether the array is a tracer."""
         return isinstance(array, jax.core.Tracer)
 
     def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
@@ -139,11 +139,11 @@ class JaxBackend(ThroughNumpyBackend):
         return [self.host_view(array) for array in arrays]
 
     def beside(self, array: Any, made: HostArray) -> Any:
-        """Return a new array, also of contents that are a view."""
+        """Return a new array, even if the contents are a view."""
         return self.from_host(made, self.device_of(array))
 
     def assign(self, target: Any, source: Any) -> None:
-        """Raise an error: nothing is ever written into JAX's arrays, and nothing asks for it."""
+        """Raise an error: JAX's arrays are never written, so no caller should get here."""
         raise AssertionError(target, source)
 
     def is_writable(self, array: Any) -> bool:  # noqa: ARG002
@@ -157,7 +157,7 @@ class JaxBackend(ThroughNumpyBackend):
         return np.asarray(array)
 
     def from_host(self, array: HostArray, device: str) -> Any:
-        """Commit memory that nobody else writes to a device, as the dtype that it has, whatever jax_enable_x64 says."""
+        """Commit memory, which no one else may write, to a device, in its own dtype whatever jax_enable_x64 says."""
         return self.from_hosts([array], [device])[0]
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
@@ -166,10 +166,10 @@ class JaxBackend(ThroughNumpyBackend):
         return place(arrays, tuple([self._devices[device] for device in devices]))
 
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
-        """Read JAX's own views; of one that was deleted there is none.
+        """Read JAX's own views; an array that was deleted has none.
 
-        Shardings tell arrays on one CPU device from all that ``refusal`` refuses. Results depend on the setting of
-        x64, which may change from call to call.
+        Shardings distinguish arrays on one CPU device from all those that ``refusal`` refuses. Results depend on the
+        setting of x64, which may change from call to call, so it is in the key.
         """
         for array in arrays:
             if type(array) is not ArrayImpl:
@@ -182,7 +182,7 @@ class JaxBackend(ThroughNumpyBackend):
         return read_arrays(self, arrays, views, extra)
 
     def take_apart(self, value: object) -> Container | None:
-        """Take a container apart that was registered with JAX, such as a dataclass of parameters."""
+        """Return the children of a container that was registered with JAX, such as a dataclass of parameters."""
         children, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
         if jax.tree_util.treedef_is_leaf(structure):
             return None
@@ -201,16 +201,20 @@ def call_in_order(
     likes: Sequence[Like],
     result_dtype: Callable[[Fold, str], str],
 ) -> list[Any]:
-    """Add a call to the program that is being traced, after all earlier ones. It has no gradient.
+    """Add a call to the program that is being traced, after all earlier ones. The call has no gradient.
 
-    A call reads and writes the memory of the program. JAX's ordered callback alone would not do: it copies large
-    arrays, on a thread of JAX's that may be the one which runs the program. On one core the copy then waits for ever.
-    So the ordered callbacks get a number, and only keep the order.
+    A call reads and writes the memory of the program. JAX's ordered callback would copy large arrays, on a thread of
+    JAX's that may also run the program: with one core that copy waits for ever. So the ordered callbacks get only a
+    number, and keep the order.
 
-    ``result_dtype``: that of a fold of arrays of a dtype.
+    Args:
+        function: Gets NumPy arrays, and returns a NumPy array for each of ``likes``.
+        arrays: The arguments of the function.
+        likes: The forms of the results.
+        result_dtype: Returns the dtype of a fold of arrays of a dtype.
 
     Raises:
-        ArgumentError: a result's length is not known before the call; JAX's programs have fixed shapes.
+        ArgumentError: A result's length is not known before the call; JAX's programs have fixed shapes.
 
     """
     if any(like.axis is not None for like in likes):
@@ -236,7 +240,7 @@ def _begin() -> Any:
 
 
 def _end(ended: Any) -> None:
-    """Let the next call begin: this one waits for the end of its own."""
+    """Let the next call begin, as this one has ended."""
 
 
 def _dtype(like: Like, result_dtype: Callable[[Fold, str], str]) -> Any:
@@ -253,9 +257,9 @@ except (ImportError, AttributeError):  # a release of JAX that keeps it elsewher
 
 
 def place(arrays: Sequence[HostArray], devices: tuple[Any, ...]) -> list[Any]:
-    """Commit the memory of arrays of one shape and dtype, which nobody else writes to, to one device each.
+    """Commit arrays of one shape and dtype to one device each; no one else may write their memory.
 
-    Elements stay as wide as they are, whatever jax_enable_x64 says.
+    Elements keep their width, whatever jax_enable_x64 says.
     """
     dtype = arrays[0].dtype
     if dtype.itemsize <= _MOST_WITHOUT_X64:

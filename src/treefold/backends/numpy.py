@@ -1,6 +1,6 @@
-"""NumPy arrays, NumPy scalars and Python numbers: host memory, on as many logical ``cpu:k`` as the caller names.
+"""NumPy arrays, NumPy scalars and Python numbers: host memory, on any number of logical ``cpu:k``.
 
-Frameworks whose arrays NumPy sees compute with the same functions.
+Frameworks with arrays that NumPy can view compute with the same functions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NumpyBackend(ArrayBackend):
     takes_read_only = True
 
     def owns(self, value: object) -> bool:
-        """Own arrays and numbers, but not masked arrays, whose mask would be lost without a word."""
+        """Own arrays and numbers, but not masked arrays: their masks would be lost silently."""
         if type(value) is np.ndarray:
             return True
         if isinstance(value, np.ndarray):
@@ -33,14 +33,14 @@ class NumpyBackend(ArrayBackend):
         return isinstance(value, np.generic | int | float | complex)
 
     def has_device(self, device: str) -> bool:
-        """Every ``cpu:k`` exists: logical devices share the host's memory."""
+        """Return True for every ``cpu:k``: logical devices share the host's memory."""
         return device_type(device) == "cpu"
 
     def describe_devices(self) -> str:
         return HOST_DEVICES
 
     def device_of(self, array: Any) -> str | None:  # noqa: ARG002
-        """Return None: NumPy arrays are on no device of their own."""
+        """Return None: NumPy arrays have no device of their own."""
         return None
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
@@ -79,18 +79,18 @@ class NumpyBackend(ArrayBackend):
         return np.moveaxis(np.asarray(array), source, target)
 
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> HostArray:
-        """Add duplicates in the accumulator's dtype and round once, as everywhere."""
+        """Add duplicates in the accumulator's dtype and round once, as other sums do."""
         return add_rows(values, indices, shape)
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
         return int(np.min(indices)), int(np.max(indices))
 
     def assign(self, target: Any, source: Any) -> None:
-        """Write through whatever strides the target has."""
+        """Write through any strides of the target."""
         target[...] = source
 
     def is_writable(self, array: Any) -> bool:
-        """Arrays are, unless marked read-only; numbers are not."""
+        """Return True for arrays that are not marked read-only; numbers cannot be written."""
         return isinstance(array, np.ndarray) and array.flags.writeable
 
     def synchronize(self, array: Any) -> None:
@@ -112,14 +112,14 @@ class NumpyBackend(ArrayBackend):
 
 
 class ThroughNumpyBackend(ArrayBackend):
-    """A framework whose arrays are folded, cut and joined by ``NumpyBackend``."""
+    """A framework with arrays that ``NumpyBackend`` folds, cuts and joins."""
 
-    #: What computes.
+    #: The backend that computes.
     numpy: NumpyBackend = NumpyBackend()
 
     @abc.abstractmethod
     def contents(self, arrays: Sequence[Any]) -> list[HostArray]:
-        """Return the contents of arrays on one device, as views where they can be seen."""
+        """Return the contents of arrays on one device, as views where possible."""
 
     @abc.abstractmethod
     def beside(self, array: Any, made: HostArray) -> Any:

@@ -1,8 +1,8 @@
 """Sums and means of floats as exact values, rounded once: the reference, computed with integers from the bits.
 
 A float is a whole number of units of the least subnormal: its significand, shifted left by its exponent. Sums are kept
-in limbs of 32 bits, each in 64 bits with a sign, so that carries wait until all contributions are there. Floating point
-takes part only where exponents show that it is exact (``_fold_near``).
+in limbs of 32 bits. Each limb is a signed 64-bit number, so that carries can wait until all contributions are added.
+Floating point is used only where exponents prove that it is exact (``_fold_near``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FORMATS = {"float16": Format(16, 11), "bfloat16": Format(16, 8), "float32": Form
 
 
 class Limbs:
-    """One whole number for each element, in limbs from the least significant one."""
+    """One whole number for each element, in limbs from the least significant one on."""
 
     def __init__(self, count: int, length: int) -> None:
         self.limbs = [np.zeros(length, np.int64) for _ in range(count)]
@@ -79,12 +79,12 @@ class Limbs:
                     self.limbs[begin + index][here] += part[here]
 
     def normalise(self) -> Array:
-        """Carry, so that limbs are those of the magnitude; return which numbers are negative."""
+        """Carry, so that the limbs hold the magnitudes; return which numbers are negative."""
         carry = self._carry()
         are_negative = carry < 0
         if are_negative.any():
             sign = np.where(are_negative, np.int64(-1), np.int64(1))
-            # The complement: what the limbs hold of a negative number is 2**bits more than it.
+            # The complement: limbs of a negative number hold 2**bits more than the number.
             self.limbs = [limb * sign for limb in self.limbs]
             self._carry()
         return are_negative
@@ -116,13 +116,18 @@ def exact_fold(
 ) -> Array:
     """Return the sum of weighted contributions over ``divisor``, correctly rounded.
 
-    ``parts``: flat arrays of ``dtype``, at least one. ``result``: the dtype that is rounded to; None: that of the
-    contributions, ``Fold.result_dtype`` for a mean of integers.
-    ``weights``: whole numbers, one for each, not all 0; None: all are 1. A weight of 0 leaves its contribution out.
-    ``divisor``: above 0; the count for a mean, the sum of weights for a weighted one.
+    Infinities and NaN follow IEEE 754, and every NaN is the canonical one. A zero is -0 if all contributions are, or if
+    a negative value is rounded to it, as in a quotient.
 
-    Infinities and NaN are as IEEE 754 has them, and NaN is the canonical one. A zero is -0 if all contributions are, or
-    if a negative value is rounded to it, as for a quotient.
+    Args:
+        parts: Flat arrays of ``dtype``, at least one.
+        dtype: The dtype of the contributions.
+        weights: Whole numbers, one for each part, not all 0; None: all are 1. A weight of 0 leaves its contribution
+            out.
+        divisor: Above 0: the count for a mean, the sum of weights for a weighted one.
+        result: The dtype of the result; None: that of the contributions, or ``Fold.result_dtype`` for a mean of
+            integers.
+
     """
     result = result or Fold(ReduceOp.MEAN).result_dtype(dtype)
     form = FORMATS[result]
@@ -143,16 +148,16 @@ def exact_fold(
 
 
 def _divides_near(form: Format, divisor: int) -> bool:
-    """Tell whether a quotient of float64 is right: a rounded one if the dtype has bits to spare, else an exact one."""
+    """Return whether a quotient in float64 is right: rounded, if the dtype has bits to spare, else exact."""
     return divisor.bit_length() <= _LIMB - 3 if form.precision < _DOUBLE else not divisor & (divisor - 1)
 
 
 def _fold_near(parts: Sequence[Array], form: Format, divisor: int, rounded: Array) -> Array:
-    """Write sums over a divisor where exponents are so near that additions in float64 are exact; return where.
+    """Write sums over a divisor where additions in float64 are exact, as near exponents prove; return where.
 
     A sum is a multiple of the unit of its least contribution, and below 2**53 units it is a float64. Exponents are read
-    as integers, so nothing hangs on a flag of the processor. A quotient is rounded to float64 and then to the dtype,
-    which is as good as once where the sum had bits to spare (Figueroa). float64 is added in two halves.
+    as integers, so the proof needs no flag of the processor. A quotient is rounded to float64 and then to the dtype; if
+    the sum had bits to spare, that equals one rounding (Figueroa). Values of float64 are added in two halves.
     """
     words = [part.view(form.word) for part in parts]
     one = np.asarray(1, form.word)
@@ -203,7 +208,7 @@ def _narrow(values: Array, form: Format) -> Array:
     """Return the bits of a narrower format for float64 values, rounded once."""
     shift, unit = np.uint64(_DOUBLE - form.precision), np.uint64(1 << (form.precision - 1))
     words = values.view(np.uint64)
-    # Half a unit less one more is added, so that ties go to the even neighbour; exponents follow, from another zero.
+    # Add half a unit, less one if the last bit is even, so that ties go to even; then change the exponent's bias.
     bits = words >> shift
     bits &= np.uint64(1)
     bits += words
@@ -239,9 +244,9 @@ def _narrow_any(values: Array, form: Format) -> Array:
 
 
 def _fold_any(parts: Sequence[Array], weights: Sequence[int], source: Format, form: Format, divisor: int) -> Array:
-    """Return weighted sums over a divisor, whatever the exponents."""
+    """Return weighted sums over a divisor, for any exponents."""
     numbers = [read_numbers(part, source) for part in parts]
-    # Zeros say nothing of exponents.
+    # Zeros have no exponent of their own.
     shifts = [one.shifts[one.significands > 0] for one in numbers]
     least = min((int(shift.min()) for shift in shifts if shift.size), default=0)
     most = max((int(shift.max()) for shift in shifts if shift.size), default=0)
@@ -261,8 +266,8 @@ def _fold_any(parts: Sequence[Array], weights: Sequence[int], source: Format, fo
 
 
 def rounded_quotient(total: Limbs, divisor: int, unit: int, form: Format) -> Array:
-    """Return the bits of whole numbers of units of 2**unit over a divisor, rounded once. ``total`` is used up."""
-    # Below the point: bits enough that a quotient has all that decide its rounding.
+    """Return the bits of ``total``, in units of 2**unit, over a divisor, rounded once. ``total`` is overwritten."""
+    # Limbs below the point: enough bits of the quotient to decide its rounding.
     below = 0 if divisor == 1 else -(-(divisor.bit_length() + form.precision + 2) // _LIMB)
     total.limbs = [np.zeros_like(total.limbs[0])] * below + total.limbs
     are_negative = total.normalise()
@@ -291,7 +296,7 @@ def read_numbers(part: Array, form: Format) -> Numbers:
 
 
 def products(significands: Array, weight: int) -> list[tuple[Array, int]]:
-    """Return the product with a weight as numbers below 2**64 with a shift each, in limbs of both."""
+    """Return the product with a weight as numbers below 2**64, each with a shift, for the limbs of both factors."""
     if weight == 1:
         return [(significands, 0)]
     products = []
@@ -303,7 +308,7 @@ def products(significands: Array, weight: int) -> list[tuple[Array, int]]:
 
 
 def _divide(total: Limbs, divisor: int) -> Array:
-    """Divide, limb by limb from the top, and return where something is left."""
+    """Divide, limb by limb from the top, and return where there is a remainder."""
     rest = np.zeros_like(total.limbs[0])
     if divisor.bit_length() >= _LIMB:  # a rest and another limb would not fit 64 bits with a sign
         return _divide_long(total, divisor)
@@ -328,9 +333,9 @@ def _divide_long(total: Limbs, divisor: int) -> Array:
 
 
 def _round(total: Limbs, are_left: Array, unit: int, form: Format) -> Array:
-    """Return the bits of a magnitude in units of 2**unit, rounded to nearest, ties to even; too large: of infinity.
+    """Return the bits of magnitudes in units of 2**unit, to nearest, ties to even; infinity if too large.
 
-    ``are_left``: where there is more below the last limb.
+    ``are_left``: where there is a remainder below the last limb.
     """
     length = np.zeros_like(total.limbs[0])
     for index, limb in enumerate(total.limbs):
@@ -355,7 +360,7 @@ def _round(total: Limbs, are_left: Array, unit: int, form: Format) -> Array:
 
 
 def _bit_length(limbs: Array) -> Array:
-    """Return how many bits numbers below 2**32 have."""
+    """Return the number of bits of numbers below 2**32."""
     length = np.zeros_like(limbs)
     for step in (16, 8, 4, 2, 1):
         is_longer = limbs >> step > 0
@@ -365,7 +370,7 @@ def _bit_length(limbs: Array) -> Array:
 
 
 def with_specials(bits: Array, plus: Array, minus: Array, are_nan: Array, form: Format) -> Array:
-    """Return the bits, but those of an infinity or NaN where a contribution is one of them."""
+    """Return the bits, replaced by those of an infinity or NaN where a contribution is one."""
     infinity, sign = np.uint64(form.most << (form.precision - 1)), np.uint64(1 << (form.bits - 1))
     bits = np.where(plus, infinity, np.where(minus, infinity | sign, bits))
     return np.where(are_nan | (plus & minus), infinity | np.uint64(1 << (form.precision - 2)), bits)

@@ -1,12 +1,12 @@
 """The arithmetic of a fold on NumPy arrays: the reference for every other kernel in host memory, bit for bit.
 
 One call folds one block: 1-d arrays of equal length, one per contribution, in replica order. Sums and means of whole
-contributions are exact, rounded once (``numpy_exact``); partial folds are rounded to their accumulator. Nothing is ever
-started from +0.0, so -0.0 survives.
+contributions are exact, rounded once (``numpy_exact``); partial folds are rounded to their accumulator. No fold starts
+from +0.0, so -0.0 survives.
 
-In a PRODUCT nothing overflows or underflows on the way. Partial products are formed in the accumulator's dtype. An
-element of which one is lossy (no normal number although no factor of it is 0) is multiplied again with exponents of its
-own, which have no bounds; only the end is rounded to what the dtype holds.
+Partial products are formed in the accumulator's dtype. One is lossy if it is not a normal number although none of its
+factors is 0. An element with a lossy partial product is multiplied again, with separate, unbounded exponents, and only
+its last product is rounded to the dtype. So no PRODUCT overflows or underflows before its end.
 """
 
 from __future__ import annotations
@@ -35,13 +35,19 @@ _BEYOND = 5000
 
 @in_plain_arithmetic
 def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Array:
-    """Return the fold of ``parts`` as a new array of dtype ``result``.
+    """Return the fold of ``parts`` as a new array.
 
-    ``dtype`` is that of the contributions. ``divisor`` is their number once all are there, None for a partial fold.
-    A MEAN divides by it; with ``fold.weights`` it divides by their sum, and ``parts`` must be all contributions.
+    Args:
+        parts: 1-d arrays of equal length; with weights, all contributions.
+        fold: The arithmetic.
+        dtype: The dtype of the contributions.
+        divisor: The number of contributions once all are there; None for a partial fold. A MEAN divides by it or, with
+            weights, by their sum.
+        result: The dtype of the result.
+
     """
     parts = [np.ascontiguousarray(part, part.dtype.newbyteorder("=")) for part in parts]
-    with np.errstate(all="ignore"):  # overflow and NaN are values here, not accidents
+    with np.errstate(all="ignore"):  # overflow and NaN are ordinary values here
         if fold.op in {ReduceOp.MIN, ReduceOp.MAX}:
             return _extreme(parts, fold.op).astype(result, copy=False)
         if fold.op is ReduceOp.PRODUCT:
@@ -73,9 +79,9 @@ def scale_block(part: Array, divisor: int, result: str) -> Array:
 
 @in_plain_arithmetic
 def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
-    """Return an array of ``shape`` of zeros to which rows are added by index, in the accumulator's dtype, rounded once.
+    """Return zeros of ``shape`` with rows added by index, in the accumulator's dtype, rounded once.
 
-    Overflow on the way is decided as in a SUM.
+    As in a SUM, partial sums that overflow do not make a finite result infinite.
     """
     dtype = rows.dtype.name
     accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)
@@ -95,13 +101,13 @@ def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _is_exact(fold: Fold, dtype: str, result: str) -> bool:
-    if dtype in INTEGERS:  # whose sums are exact anyway, and their means in float64
+    if dtype in INTEGERS:  # sums of integers are always exact, and so are their means in float64
         return fold.weights is not None or result not in {dtype, fold.result_dtype(dtype)}
     return fold.weights is not None or fold.accumulate == "exact"
 
 
 def _exact(parts: list[Array], fold: Fold, dtype: str, count: int, result: str) -> Array:
-    """SUM, MEAN or weighted MEAN of all contributions."""
+    """Return the SUM, MEAN or weighted MEAN of all contributions."""
     divisor = fold.divisor or (count if fold.op is ReduceOp.MEAN else 1)
     if dtype in COMPLEX:
         real = [part.view(REAL[dtype]) for part in parts]
@@ -110,7 +116,7 @@ def _exact(parts: list[Array], fold: Fold, dtype: str, count: int, result: str) 
 
 
 def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> Array:
-    """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
+    """Return the SUM, MEAN, or partial sum of a MEAN, still in the accumulator's dtype."""
     mean_of = divisor if fold.op is ReduceOp.MEAN else None
     if dtype in INTEGERS:
         return _accumulate(parts, fold.accumulator_dtype(dtype)) if mean_of is None else _integer_mean(parts, mean_of)
@@ -123,7 +129,7 @@ def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> 
         total /= mean_of
     if dtype in OVERFLOWING:
         _refold_overflows(total, parts, mean_of)
-    # On devices parts may be partial sums, which say nothing of the hull.
+    # On devices parts may be partial sums, which do not bound the mean.
     return clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
 
 
@@ -135,9 +141,9 @@ def _accumulate(parts: list[Array], accumulator: str) -> Array:
 
 
 def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> None:
-    """Repeat sums that are not finite on a smaller scale, on which no sum of finite values overflows.
+    """Repeat sums that are not finite on a smaller scale, where no sum of finite values overflows.
 
-    So in any order of the contributions, only their own infinities and NaN make a sum that is infinite or NaN.
+    So, in any order, a sum is infinite or NaN only because of its contributions' own infinities and NaN.
     """
     where = np.flatnonzero(~np.isfinite(total))
     if where.size:
@@ -147,7 +153,7 @@ def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> 
 
 
 def clamp(mean: Any, parts: Sequence[Any], *, namespace: Any = np) -> Any:
-    """Move a mean that rounding carried out of the hull of its contributions back in; zeros keep their sign.
+    """Move a mean that rounding carried out of the range of its contributions back into it; zeros keep their sign.
 
     ``namespace``: the module of the arrays' framework.
     """
@@ -158,8 +164,8 @@ def clamp(mean: Any, parts: Sequence[Any], *, namespace: Any = np) -> Any:
 def _integer_mean(parts: list[Array], count: int) -> Array:
     """Return the true sum divided by ``count`` in float64, correctly rounded.
 
-    Every contribution is q·count + r with 0 ≤ r < count, so the sum's floor is Σq + Σr // count: it fits 64 bits, and
-    what overflows on the way wraps back.
+    Every contribution is q·count + r with 0 ≤ r < count. The mean's floor is then Σq + Σr // count, which fits 64 bits;
+    partial sums that overflow wrap back.
     """
     accumulator = "uint64" if parts[0].dtype.kind == "u" else "int64"
     whole = np.zeros(parts[0].shape, accumulator)
@@ -197,7 +203,7 @@ def _rounded_quotient(whole: Array, rest: Array, count: int) -> Array:
 
 
 def _extreme(parts: list[Array], op: ReduceOp) -> Array:
-    """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
+    """Return MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
     choose = np.minimum if op is ReduceOp.MIN else np.maximum
     if parts[0].dtype.kind in "biu":
         return functools.reduce(choose, parts[1:], parts[0].copy())
@@ -269,12 +275,12 @@ def _complex_product(factors: list[Array], *, is_bounded: bool) -> Array:
 
 
 def _part_pairs(one: Array, other: Array) -> list[tuple[Array, Array]]:
-    """Return what is multiplied: the first two terms are subtracted, the others added."""
+    """Return the factors of the four real products: the first two are subtracted, the others added."""
     return [(one.real, other.real), (one.imag, other.imag), (one.real, other.imag), (one.imag, other.real)]
 
 
 def _is_lossy(term: Array, one: Array, other: Array) -> Array:
-    """Tell where a product of two numbers lost digits, or all of them."""
+    """Return where a product of two numbers lost digits, or all of them."""
     form, size = np.finfo(term.dtype), np.abs(term)
     is_normal = (size >= form.tiny) & (size <= form.max)
     is_lossy: Array = ~is_normal & (one != 0) & (other != 0)
@@ -293,7 +299,7 @@ def _scaled(values: Array) -> _Scaled:
 
 
 def _carried(mantissa: Array, exponent: Array) -> _Scaled:
-    """Move what a mantissa has beyond 0.5 to 1 into the exponent."""
+    """Scale mantissas to 0.5 to 1, and adjust the exponents."""
     mantissa, carry = np.frexp(mantissa)
     has_exponent = (mantissa != 0) & np.isfinite(mantissa)
     return _Scaled(mantissa, np.where(has_exponent, exponent + carry, _NO_EXPONENT))
@@ -308,7 +314,7 @@ def _negative(one: _Scaled) -> _Scaled:
 
 
 def _plus(one: _Scaled, other: _Scaled) -> _Scaled:
-    """Add, rounded as float64 rounds: what is shifted out of its bounds is too small to count."""
+    """Add, rounded as float64 rounds: terms scaled beyond its range are too small to count."""
     exponent = np.maximum(one.exponent, other.exponent)
     terms = [_ldexp(term.mantissa, term.exponent - exponent) for term in (one, other)]
     return _carried(terms[0] + terms[1], exponent)
@@ -325,22 +331,23 @@ def _ldexp(mantissa: Array, exponent: Array) -> Array:
 
 
 def rounded(values: Array, dtype: str) -> Array:
-    """Round once. ml_dtypes goes from float64 to bfloat16 by way of float32, which would be twice."""
+    """Round once. ml_dtypes converts float64 to bfloat16 through float32, which rounds twice."""
     if dtype == "bfloat16" and values.dtype == np.float64:
         values = _halfway_float32(values)
     return values.astype(dtype, copy=False)
 
 
 def put(total: Array, where: npt.NDArray[np.intp], values: Array) -> None:
-    """Put float64 values into an accumulator; float32 ones are those of 16-bit floats, still to be rounded."""
+    """Write float64 values into an accumulator; in float32, one for 16-bit floats, they are rounded to odd."""
     total[where] = _halfway_float32(values) if total.dtype == np.float32 else values
 
 
 def _halfway_float32(values: Array) -> Array:
-    """Return float64 values in float32 such that rounding them on, to 16 bits, is rounding once ("round to odd").
+    """Return float64 values in float32 such that rounding them to 16 bits next is one rounding ("round to odd").
 
-    Cut off, with the last bit set where something was lost: never a tie of 16-bit floats that was none before. What is
-    too large for float32 is infinite: a partial sum that says so cannot be taken for a number later.
+    Values are truncated, and the last bit is set if anything was lost, so none becomes a tie of 16-bit floats that was
+    none before. A value too large for float32 becomes infinite, because a finite number would later pass for a right
+    partial sum.
     """
     narrow = values.astype("float32")
     is_inexact = (narrow != values) & np.isfinite(narrow)

@@ -1,8 +1,8 @@
 """Exact partial sums in NumPy: the reference beside the core, on the same arrays.
 
-Blocks are rows of ``LENGTH`` elements. A block is held in one of three modes, which only rise: as one float64 for each
-element; as two, a sum and the sum of the errors of its additions (Knuth); or as whole numbers in two's complement, in
-words of 32 bits with a word of flags behind them.
+Blocks are rows of ``LENGTH`` elements. A block is in one of three modes, which only rise. A single has one float64 for
+each element. A pair has two: a sum, and the sum of the errors of its additions (Knuth). A whole block has whole numbers
+in two's complement, in words of 32 bits, and a word of flags after them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIECE = 26
 #: A product with a float32 is exact in float64, if the weight has no more bits.
 _SHORT = 29
 _NAN, _PLUS, _MINUS, _NO_NEGATIVE_ZERO = 1, 2, 4, 8
-#: The flags of what is not finite.
+#: The flags of values that are not finite.
 SPECIAL = _NAN | _PLUS | _MINUS
 _DOUBLE = FORMATS["float64"]
 _LEAST, _MOST = 2.0**-900, 2.0**900
@@ -48,7 +48,11 @@ _LEAST, _MOST = 2.0**-900, 2.0**900
 class Factor:
     """A weight above 0, in units of 2**-64, and in float64.
 
-    ``number``: 0 if its product with a float32 needs more bits. ``pieces``: their sum is the weight; none for 1.
+    Args:
+        words: The weight in units of 2**-64.
+        number: The weight; 0 if its product with a float32 needs more bits than a float64 has.
+        pieces: Floats that add up to the weight; none for a weight of 1.
+
     """
 
     words: int
@@ -71,11 +75,17 @@ class Factor:
 
 @dataclass
 class PartialArrays:
-    """What a partial sum consists of.
+    """The arrays of a partial sum.
 
-    ``is_wide``: of float64 contributions. ``modes``: of each block. ``sums``: of each element, up to the end of the
-    last block. ``rests``: likewise, None while no block is a pair. ``places``: where in ``wholes`` each block is, which
-    has ``LENGTH`` rows of words for it.
+    Args:
+        length: The number of elements.
+        is_wide: Whether contributions are float64.
+        modes: The mode of each block.
+        sums: For each element, up to the end of the last block, its sum.
+        rests: For each element, the sum of the errors of its additions; None while no block is a pair.
+        places: The index in ``wholes`` of each whole block.
+        wholes: For each whole block, ``LENGTH`` rows of words.
+
     """
 
     length: int
@@ -91,7 +101,7 @@ class PartialArrays:
         """Return the sum of nothing."""
         blocks = -(-length // LENGTH)
         modes = np.full(blocks, PAIR if is_wide else SINGLE, np.uint8)
-        sums = np.full(blocks * LENGTH, -0.0)  # which no addition notices
+        sums = np.full(blocks * LENGTH, -0.0)  # the neutral element of addition
         rests = np.zeros(blocks * LENGTH) if is_wide else None
         words = (72 if is_wide else 16) + 1
         wholes = np.zeros((0, LENGTH, words), np.uint32)
@@ -99,13 +109,13 @@ class PartialArrays:
 
     @property
     def least_unit(self) -> int:
-        """The exponent of two of what whole numbers count: below all products of contributions and weights."""
+        """The exponent of two of the unit of whole numbers: below all products of contributions and weights."""
         return FORMATS["float64" if self.is_wide else "float32"].least_unit - FRACTION
 
 
 @in_plain_arithmetic
 def read_blocks(views: Sequence[Array]) -> Array:
-    """Return flat arrays behind each other as rows of float64, with -0 at the end."""
+    """Return flat arrays, concatenated, as rows of float64, padded with -0."""
     with np.errstate(all="ignore"):  # NaN may be signalling
         values = np.concatenate([*views, np.empty(0, np.float64)], dtype=np.float64, casting="unsafe")
     return np.concatenate([values, np.full(-len(values) % LENGTH, -0.0)]).reshape(-1, LENGTH)
@@ -113,7 +123,7 @@ def read_blocks(views: Sequence[Array]) -> Array:
 
 @in_plain_arithmetic
 def add(arrays: PartialArrays, values: Array, factor: Factor, blocks: Array) -> Array:
-    """Add ``read_blocks`` of contributions times a weight; return the blocks that need the next mode first."""
+    """Add ``read_blocks`` of contributions, times a weight; return the blocks that need the next mode first."""
     modes = arrays.modes[blocks]
     left = [blocks[:0]]
     singles, pairs, wholes = (blocks[modes == mode] for mode in (SINGLE, PAIR, WHOLE))
@@ -157,7 +167,7 @@ def merge(arrays: PartialArrays, other: PartialArrays, blocks: Array) -> Array:
 
 @in_plain_arithmetic
 def make_whole(arrays: PartialArrays, blocks: Array) -> None:
-    """Write what blocks hold as floats into their whole numbers, which are 0."""
+    """Write the floats of blocks into their whole numbers, which are 0."""
     sums = arrays.sums.reshape(-1, LENGTH)[blocks]
     rests = np.zeros_like(sums)
     if arrays.rests is not None:
@@ -180,7 +190,7 @@ def finish(arrays: PartialArrays, dtype: str, divisor: int) -> Array:
             rests = np.where(arrays.modes[floats, None] == PAIR, arrays.rests.reshape(-1, LENGTH)[floats], 0).reshape(
                 -1
             )
-            parts.append(np.where(rests == 0, -0.0, rests))  # -0 says nothing
+            parts.append(np.where(rests == 0, -0.0, rests))  # -0 is neutral
         exact = exact_fold(
             parts,
             "float64",
@@ -215,7 +225,7 @@ def _add_single(arrays: PartialArrays, blocks: Array, values: Array, number: flo
     with np.errstate(all="ignore"):
         before, terms = sums[blocks], values * number
         total = before + terms
-        # What is not finite came as that, and stays.
+        # A value that is not finite was brought as such, and stays.
         fails = (np.isfinite(total) & (_error(before, terms, total) != 0)).any(axis=1)
     sums[blocks[~fails]] = total[~fails]
     left: Array = blocks[fails]
@@ -223,7 +233,7 @@ def _add_single(arrays: PartialArrays, blocks: Array, values: Array, number: flo
 
 
 def _terms(values: Array, factor: Factor, *, is_wide: bool) -> tuple[list[Array], Array]:
-    """Return the parts of products, each of which is exact, and where one may not be."""
+    """Return exact parts of products, and where a part may not be exact."""
     if not factor.pieces:
         return [values], np.zeros(values.shape, bool)
     with np.errstate(all="ignore"):
@@ -237,7 +247,7 @@ def _terms(values: Array, factor: Factor, *, is_wide: bool) -> tuple[list[Array]
 
 
 def _add_pair(arrays: PartialArrays, blocks: Array, values: Array, terms: Sequence[Array], fails: Array) -> Array:
-    """Add values, as the sums of terms; where it is said already, an addition fails."""
+    """Add values, given as sums of terms. The addition also fails where ``fails`` is True already."""
     assert arrays.rests is not None  # noqa: S101 - for mypy: a block is a pair
     all_sums, all_rests = arrays.sums.reshape(-1, LENGTH), arrays.rests.reshape(-1, LENGTH)
     before = all_sums[blocks]
@@ -248,7 +258,7 @@ def _add_pair(arrays: PartialArrays, blocks: Array, values: Array, terms: Sequen
             lost = _error(sums, term, total)
             both = rests + lost
             fails = fails | (_error(rests, lost, both) != 0)
-            # A zero says nothing: the first part of a product has told its sign.
+            # A zero is skipped: the first part of a product has decided the sign.
             sums, rests = (total if index == 0 else np.where(term == 0, sums, total)), both
         are_special = ~(np.isfinite(before) & np.isfinite(values))
         if are_special.any():
@@ -288,7 +298,7 @@ def _add_whole(arrays: PartialArrays, blocks: Array, values: Array, weight: int)
 
 
 def _put_words(arrays: PartialArrays, blocks: Array, limbs: Sequence[Array], flags: Array) -> None:
-    """Add numbers, in limbs whose carries wait, to whole numbers in two's complement."""
+    """Add numbers, in limbs with pending carries, to whole numbers in two's complement."""
     rows = arrays.places[blocks]
     carry = np.zeros_like(limbs[0])
     for word, limb in enumerate(limbs):

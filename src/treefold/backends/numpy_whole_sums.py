@@ -1,7 +1,7 @@
 """Sums over whole arrays, and sums of products, as whole numbers: the reference, computed with integers from the bits.
 
-Significands of one exponent are added in 64 bits, and their sums in Python's whole numbers. No operation is one of
-floating point, so the thread's mode does not matter.
+Significands of one exponent are added in 64 bits, and those sums in Python's integers. Nothing is computed in floating
+point, so the thread's floating-point mode does not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 #: A sum is a multiple of 2**-FRACTION, the least float64; a sum of products one of 2**(-2 * FRACTION).
 FRACTION = -FORMATS["float64"].least_unit
-#: Elements at a time: sums of so many numbers of 32 bits fit 64 bits.
+#: Elements at a time: the sum of that many 32-bit numbers fits 64 bits.
 _BLOCK = 1 << 16
 _MASK = (1 << 32) - 1
 #: Bits of the lower part of a significand of float64: products of two parts fit 64 bits.
@@ -27,7 +27,7 @@ _LOW = 26
 
 
 class WholeSum(NamedTuple):
-    """A sum without what is no number, in units of ``FRACTION``, and what of that there was."""
+    """The sum of the finite terms, in units of ``FRACTION``, and which special terms there were."""
 
     total: int
     has_nan: bool
@@ -52,7 +52,7 @@ def exact_sum(dtype: str, terms: Iterable[Sequence[Array]], *, is_product: bool)
 
 
 def whole_sum_of_integers(array: Array) -> int:
-    """Return the sum of integers or bools, whatever it is."""
+    """Return the sum of integers or bools, of any size."""
     total = 0
     for [part] in _blocks([(array,)]):
         whole = part.view(np.uint8) if part.dtype == bool else part
@@ -63,14 +63,14 @@ def whole_sum_of_integers(array: Array) -> int:
 
 
 def are_negative_zeros(dtype: str, arrays: Iterable[Array]) -> bool:
-    """Tell whether all elements of arrays of floats are -0."""
+    """Return whether all elements of arrays of floats are -0."""
     form = FORMATS[dtype]
     sign = 1 << (form.bits - 1)
     return all(bool((part.view(form.word) == sign).all()) for [part] in _blocks((one,) for one in arrays))
 
 
 class _Floats(NamedTuple):
-    """Floats by their bits: significands with their signs, the places where they begin, and which are no numbers."""
+    """Floats by their bits: signed significands, their fractions, the shift of each, and which are infinite or NaN."""
 
     numbers: Array
     fractions: Array
@@ -92,14 +92,14 @@ class _Floats(NamedTuple):
 
 
 def _specials(factors: Sequence[_Floats]) -> Array:
-    """Return whether there are NaN, and infinities of each sign, among products of which some factor is no number."""
+    """Return whether some product with an infinite or NaN factor is NaN, +infinity or -infinity."""
     signs = np.prod([np.sign(one.numbers) for one in factors], axis=0)  # 0 for 0 times infinity
     are_nan = (signs == 0) | np.logical_or.reduce([one.are_special & (one.fractions != 0) for one in factors])
     return np.array([are_nan.any(), (~are_nan & (signs > 0)).any(), (~are_nan & (signs < 0)).any()])
 
 
 def _products(first: Array, second: Array | None = None, *, is_double: bool) -> Iterator[tuple[int, Array]]:
-    """Yield numbers of 64 bits, each with a shift, whose sum is the product, or the only factor."""
+    """Yield 64-bit numbers, each with a shift, that add up to the product, or to the only factor."""
     if second is None:
         yield 0, first
     elif not is_double:
@@ -120,7 +120,7 @@ def _by_place(places: Array, numbers: Array) -> int:
 
 
 def _blocks(terms: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-    """Yield all that stands side by side in arrays, in short parts."""
+    """Yield the same short range of each array of a term, one range after the other."""
     for term in terms:
         flat = [array.reshape(-1) for array in term]
         for begin in range(0, flat[0].size, _BLOCK):

@@ -1,6 +1,6 @@
-"""The floating-point mode in which NumPy folds: round to nearest, subnormals kept, as the native core has it.
+"""The floating-point mode of NumPy's folds: round to nearest, subnormals kept, as in the native core.
 
-Threads of TensorFlow flush subnormals to zero, those of PyTorch do on request, and callers may set another rounding.
+Threads of TensorFlow flush subnormals to zero, those of PyTorch can, and callers may set another rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_BYTES = 512  # of C's fenv_t: 32 on x86-64, less elsewhere
 def in_plain_arithmetic(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return a function that computes in that mode and restores the caller's.
 
-    Without the native core, C's library sets the mode. Where there is none, on Windows, the caller's mode stays.
+    Without the native core, C's library sets the mode. Windows has no such function: there the caller's mode stays.
     """
     call = _by_core if HAS_NATIVE else by_libm
 
@@ -37,7 +37,7 @@ def in_plain_arithmetic(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def by_libm(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call a function in that mode, which C's library sets and restores."""
+    """Call a function in the plain mode, which C's library sets and restores."""
     environment = _environment()
     if environment is None:
         return function(*args, **kwargs)
@@ -53,7 +53,7 @@ def by_libm(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) 
 
 @functools.cache
 def _environment() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """Return what has C's fegetenv and fesetenv, and its FE_DFL_ENV; None where a process cannot look into itself."""
+    """Return the library with C's fegetenv and fesetenv, and its FE_DFL_ENV; None if it cannot be loaded."""
     if sys.platform == "win32":
         return None
     library = ctypes.CDLL(None)

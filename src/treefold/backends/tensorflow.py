@@ -1,8 +1,7 @@
-"""TensorFlow tensors: on logical CPU devices they are host memory; on GPUs and in XLA, TensorFlow ops.
+"""TensorFlow tensors: on logical CPU devices they are host memory; on GPUs and in XLA, TensorFlow's ops compute.
 
-TensorFlow's tensors never change, so a copy may share memory with its source, and one memory may stand for a result on
-several CPU devices, as TensorFlow itself has it. Nothing is ever written into a tensor. Variables are taken as
-contributions by their value.
+TensorFlow's tensors never change. So a copy may share memory with its source, and one memory may be the result on
+several CPU devices, as in TensorFlow itself. Nothing is ever written into a tensor. Variables contribute their value.
 """
 
 from __future__ import annotations
@@ -48,31 +47,31 @@ class TensorflowBackend(ArrayBackend):
     not_arrays = _NOT_ARRAYS
 
     def owns(self, value: object) -> bool:
-        """Take tensors and variables; ``IndexedSlices``, ragged and sparse tensors are made of several."""
+        """Own tensors and variables; ``IndexedSlices``, ragged and sparse tensors consist of several."""
         return isinstance(value, tf.Tensor | tf.Variable)
 
     def has_device(self, device: str) -> bool:
-        """Ask TensorFlow for its logical devices, once: they are fixed when it starts."""
+        """Look the device up among TensorFlow's logical devices, which are fixed when it starts."""
         return device in _logical_devices()
 
     def describe_devices(self) -> str:
         return some(sorted(_logical_devices()))
 
     def name_of(self, device: object) -> str | None:
-        """Take a ``tf.config.LogicalDevice`` or a ``tf.DeviceSpec``."""
+        """Return the name of a ``tf.config.LogicalDevice`` or a ``tf.DeviceSpec``."""
         name = own_name(device)
         return None if name is None else local_device(name)
 
     def device_of(self, array: Any) -> str:
-        """Return the tensor's device; a symbolic tensor that is on none yet counts as on the first."""
+        """Return the tensor's device; a symbolic tensor without one counts as on the first CPU."""
         return local_device(array.device or "cpu:0")
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """Return the static shape; ``refusal`` has seen to it that there is one."""
+        """Return the static shape, which ``refusal`` has checked, and the dtype."""
         return tuple(array.shape.as_list()), _dtype_name(array.dtype)
 
     def refusal(self, array: Any) -> Refusal | None:
-        """Refuse symbolic tensors whose shape is not known, as plans have lengths."""
+        """Refuse symbolic tensors of unknown shape, because plans have lengths."""
         if array.shape.is_fully_defined():
             return None
         advice = "Set its shape with tf.ensure_shape, or use the ops of treefold.tensorflow, which take such tensors"
@@ -84,7 +83,7 @@ class TensorflowBackend(ArrayBackend):
             return tf.identity(array)
 
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
-        """Fold in NumPy where the memory can be seen, else by TensorFlow ops of the same arithmetic."""
+        """Fold in NumPy if it can view the memory, else by TensorFlow's ops with the same arithmetic."""
         views = self._views(arrays)
         if views is not None:
             return self._on(arrays[0], fold_block(views, fold, dtype=dtype, divisor=divisor, result=result))
@@ -126,21 +125,21 @@ class TensorflowBackend(ArrayBackend):
         return self._on(values, _HOST.densify(views[0], views[1], shape))
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Look at all of them; an index that is only traced counts as 0, and is checked when the graph runs."""
+        """Read all indices; a symbolic one counts as 0 here, and is checked when the graph runs."""
         if not tf.executing_eagerly() and tf.is_symbolic_tensor(indices):
             return 0, 0
         return int(tf.reduce_min(indices)), int(tf.reduce_max(indices))
 
     def assign(self, target: Any, source: Any) -> None:
-        """Raise an error: nothing is writable, so nothing asks for it."""
+        """Raise an error: nothing is writable, so no caller should get here."""
         raise AssertionError(target, source)
 
     def is_writable(self, array: Any) -> bool:  # noqa: ARG002
-        """Tensors never change, and variables are never updated."""
+        """Return False: tensors never change, and variables are never updated."""
         return False
 
     def synchronize(self, array: Any) -> None:
-        """Do nothing: whoever reads a tensor waits for it."""
+        """Do nothing: reading a tensor waits for it."""
 
     def host_view(self, array: Any) -> HostArray | None:
         """Return the memory of an eager tensor on a CPU device; strings and the like have none."""
@@ -151,25 +150,25 @@ class TensorflowBackend(ArrayBackend):
         return _read_only(array)
 
     def from_host(self, array: HostArray, device: str) -> Any:
-        """Adopt memory that begins where TensorFlow wants it, at a multiple of 64 bytes; else copy it."""
+        """Adopt memory that is aligned to 64 bytes, as TensorFlow requires; copy other memory."""
         return EagerTensor(array, device=tensorflow_device(device), dtype=None)
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
         """Adopt the one memory once, and let TensorFlow share it between its CPU devices."""
         first = self.from_host(arrays[0], devices[0])
-        # What tf.identity does between CPU devices, in 1 µs instead of 20.
+        # The same as tf.identity between CPU devices, in 1 µs instead of 20.
         return [first, *[first._copy_to_device(tensorflow_device(device)) for device in devices[1:]]]  # noqa: SLF001
 
     def is_later(self, array: Any) -> bool:  # noqa: ARG002
-        """Tell whether a graph is being traced: there, tensors that have contents stand for them in every run."""
+        """Return whether a graph is being traced: there, tensors with contents stand for those of every run."""
         return is_tracing()
 
     def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
-        """Call with eager tensors."""
+        """Add a call with eager tensors."""
         return call_in_order(function, arrays, likes)
 
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
-        """Read eager tensors in host memory; TensorFlow's names tell their devices apart."""
+        """Read eager tensors in host memory; the key has their devices in TensorFlow's spelling."""
         if not tf.executing_eagerly():
             return None
         views, devices = [], []
@@ -203,7 +202,7 @@ def _read_only(tensor: EagerTensor) -> HostArray:
 
 
 def _rows_added(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
-    """Return what ``densify`` does where NumPy cannot look yet, or not at all."""
+    """Return the result of ``densify`` for tensors that NumPy cannot view yet, or at all."""
 
     def densify(rows: HostArray, places: HostArray) -> list[HostArray]:
         outside = [place for place in places.tolist() if not 0 <= place < shape[0]]
@@ -220,17 +219,17 @@ def _rows_added(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
 
 
 def own_name(device: object) -> str | None:
-    """Return TensorFlow's name of a device that is given as an object of its own; None for anything else."""
+    """Return TensorFlow's name of a device that is one of its own objects; None for anything else."""
     if isinstance(device, tf.config.LogicalDevice):  # a tuple of two names
         return str(device.name)
     return str(device.to_string()) if isinstance(device, tf.DeviceSpec) else None
 
 
 def local_device(name: str) -> str:
-    """Return the canonical name of a device by TensorFlow's, which in a cluster has the job and task of this process.
+    """Return the canonical name for TensorFlow's, which in a cluster contains the job and task of this process.
 
     Raises:
-        DeviceError: it does not parse, or is another task's.
+        DeviceError: It does not parse, or belongs to another task.
 
     """
     own = _own_task()
@@ -240,7 +239,7 @@ def local_device(name: str) -> str:
 def _own_task() -> str:
     """Return the job and task of this process, as ``"/job:worker/replica:0/task:1"``; without a cluster ``""``.
 
-    TensorFlow lists this process's devices before those of other tasks, and names them anew when it joins a cluster.
+    TensorFlow lists this process's devices before those of other tasks, and renames them when it joins a cluster.
     """
     name: str = tf.config.list_logical_devices("CPU")[0].name
     return name.removesuffix("/device:CPU:0")
@@ -253,6 +252,6 @@ def _logical_devices() -> frozenset[str]:
 
 
 def _dtype_name(dtype: Any) -> str:
-    """Return TensorFlow's name, which is NumPy's where NumPy has such a dtype, and says what it is where not."""
+    """Return TensorFlow's name of a dtype, which is NumPy's if NumPy has the dtype."""
     name: str = dtype.base_dtype.name
     return name

@@ -1,7 +1,7 @@
 """Calls from TensorFlow's graphs into Python.
 
-``tf.py_function`` ties every function to the outermost graph, TensorFlow's default graph, which never ends. Here
-functions are tied to the graphs that they are traced in.
+``tf.py_function`` keeps every function alive with the outermost graph, TensorFlow's default graph, which never ends.
+Here functions live as long as the graph in which they are traced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treefold.backends.tracing import Like
 
 
 def register(function: Callable[..., Any]) -> str:
-    """Return the one name by which graphs call a function, which lives as long as somebody else holds it."""
+    """Return the name by which graphs call a function. The registry does not keep the function alive."""
     known: Any = function
     if not hasattr(known, "_treefold_name"):
         known._treefold_name = script_ops._py_funcs.insert(known)  # noqa: SLF001 - numpy_function's own; it refers weakly to it
@@ -37,18 +37,18 @@ def keep_with_graph(function: Callable[..., Any]) -> None:
 
 
 def is_tracing() -> bool:
-    """Tell whether a graph is being traced whose calls can be put in order."""
+    """Return whether a graph is being traced in which calls can be ordered."""
     return not tf.executing_eagerly() and bool(tf.compat.v1.executing_eagerly_outside_functions())
 
 
 def runs_on_host() -> bool:
-    """Tell whether the graph that is being traced will run in this process, by kernels: not by XLA, nor from a file."""
+    """Return whether the graph being traced will run in this process, by kernels: not by XLA, nor from a file."""
     in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return not in_xla and not save_context.in_save_context()
 
 
 def is_traced_on_host() -> bool:
-    """Tell whether a graph is being traced that will run in this process, and may call kernels of others."""
+    """Return whether a graph is being traced that will run in this process, and may call kernels of others."""
     return is_tracing() and runs_on_host()
 
 
@@ -62,7 +62,8 @@ def call_in_order(function: Callable[..., Any], arrays: Sequence[Any], likes: Se
     """Add a call to the graph that is being traced, which comes after all earlier ones and before all later ones.
 
     TensorFlow keeps reads and writes of one variable in the order of the program, also across branches, loops and
-    functions within functions; so a call waits for a read, and a write waits for the call. It has no gradient.
+    nested functions. So a call waits for a read of ``_order``, and a write of it waits for the call. The call has no
+    gradient.
     """
     order = _order()
     tensors = [tf.stop_gradient(tf.convert_to_tensor(array)) for array in arrays]
@@ -94,15 +95,15 @@ def _with_shape(made: Any, like: Like) -> Any:
 
 @functools.cache
 def _order() -> Any:
-    """Return the variable whose reads and writes order calls; made as such, because strategies would copy it."""
+    """Return the variable that orders calls by its reads and writes; strategies would copy a ``tf.Variable``."""
     with tf.init_scope(), tf.device("cpu:0"):
         return ResourceVariable(0, trainable=False, name="treefold_order")
 
 
 def _enclosing_graphs() -> Iterator[Any]:
-    """Yield the graph that is being traced and those around it: any of them may be the one that is kept.
+    """Yield the graph that is being traced and those around it: any of them may be kept.
 
-    The default graph around functions that are called eagerly is left out: it calls nothing, and never ends.
+    The default graph around eagerly called functions is left out: it calls nothing, and never ends.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph):

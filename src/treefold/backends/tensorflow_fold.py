@@ -1,8 +1,7 @@
 """The arithmetic of a fold as TensorFlow ops: for XLA, saved graphs and GPUs, where no kernel of host memory runs.
 
-Sums and means are accumulated wide, in replica order, and rounded once; they are not exact as those of ``numpy_fold``,
-which is the reference of all else. TensorFlow decides whether denormals are flushed, and the last bit of the MEAN of
-64-bit integers beyond 2^53.
+Sums and means are accumulated wide, in replica order, and rounded once, while the reference, ``numpy_fold``, is exact.
+TensorFlow decides whether denormals are flushed, and the last bit of the MEAN of 64-bit integers beyond 2^53.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def scale_tensor(part: Any, divisor: int, result: str) -> Any:
 
 
 def add_rows(rows: Any, indices: Any, num_rows: int, dtype: str) -> Any:
-    """Return an array of zeros to which rows are added by index, in the accumulator's dtype, rounded once."""
+    """Return zeros with rows added by index, in the accumulator's dtype, rounded once."""
     if dtype in COMPLEX:
         parts = [add_rows(view(rows), indices, num_rows, REAL[dtype]) for view in (tf.math.real, tf.math.imag)]
         return tf.complex(*parts)
@@ -83,9 +82,9 @@ def _divided(values: Any, divisor: float) -> Any:
 
 
 def _as_it_is(value: Any) -> Any:
-    """Return the value behind an op that Grappler does not look through.
+    """Return a value behind an op that Grappler does not optimise.
 
-    It would order a chain of sums anew, and multiply with a reciprocal, itself rounded, instead of dividing.
+    Grappler would reorder a chain of sums, and replace a division by a product with the rounded reciprocal.
     """
     return tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
 
@@ -108,7 +107,7 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
         # The count itself may not fit a 16-bit float, so even here these are divided in float32.
         return _divided(tf.cast(total, "float32") if dtype in HALVES else total, divisor)
     mean = _refolded(_divided(total, divisor), parts, dtype, divisor)
-    # Parts may be partial sums, which say nothing of the hull.
+    # Parts may be partial sums, which do not bound the mean.
     return clamp(mean, parts, namespace=tf) if divisor == len(parts) and dtype == "float64" else mean
 
 
@@ -139,7 +138,7 @@ def _integer_mean(parts: Sequence[Any], divisor: int, dtype: str) -> Any:
 
 
 def _extreme(parts: Sequence[Any], op: ReduceOp, dtype: str) -> Any:
-    """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
+    """Return MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
     is_min = op is ReduceOp.MIN
     if dtype == "bool":
         return _accumulated(parts, "bool", tf.logical_and if is_min else tf.logical_or)
@@ -179,7 +178,7 @@ def product(parts: Sequence[Any], fold: Fold, dtype: str) -> Any:
 
 
 def _complex_product(factors: Sequence[Any]) -> Any:
-    """Multiply part by part with exponents of their own: the same as without where no term leaves its bounds."""
+    """Multiply part by part with separate exponents; if no term is out of range, the result is the usual one."""
     real, imaginary = (_scaled(view(factors[0])) for view in (tf.math.real, tf.math.imag))
     for factor in factors[1:]:
         x, y = (_scaled(view(factor)) for view in (tf.math.real, tf.math.imag))
@@ -200,7 +199,7 @@ def _scaled(values: Any) -> _ScaledTensor:
 
 
 def _carried(values: Any, exponent: Any) -> _ScaledTensor:
-    """Move what a mantissa has beyond 0.5 to 1 into the exponent: TensorFlow has no frexp."""
+    """Scale mantissas to 0.5 to 1, and adjust the exponents: TensorFlow has no frexp."""
     is_denormal = tf.abs(values) < _LEAST["float64"]
     bits = tf.bitcast(tf.where(is_denormal, values * 2.0**54, values), "int64")
     shift = tf.bitwise.right_shift(bits & _EXPONENT_BITS, tf.constant(52, "int64")) - 1022
@@ -218,7 +217,7 @@ def _times(one: _ScaledTensor, other: _ScaledTensor) -> _ScaledTensor:
 
 
 def _plus(one: _ScaledTensor, other: _ScaledTensor) -> _ScaledTensor:
-    """Add, rounded as float64 rounds: what is shifted out of its bounds is too small to count."""
+    """Add, rounded as float64 rounds: terms scaled beyond its range are too small to count."""
     exponent = tf.maximum(one.exponent, other.exponent)
     terms = [_ldexp(term.mantissa, term.exponent - exponent) for term in (one, other)]
     return _carried(terms[0] + terms[1], exponent)
@@ -229,7 +228,7 @@ def _in_bounds(one: _ScaledTensor) -> Any:
 
 
 def _ldexp(mantissa: Any, exponent: Any) -> Any:
-    """Return mantissa · 2^exponent, rounded once: half of the exponent first, which loses nothing."""
+    """Return mantissa · 2^exponent, rounded once: the first half of the exponent is exact."""
     exponent = tf.clip_by_value(exponent, tf.constant(-1130, "int64"), tf.constant(1030, "int64"))
     half = tf.bitwise.right_shift(exponent, tf.constant(1, "int64"))
     return mantissa * _power_of_two(half) * _power_of_two(exponent - half)
@@ -240,16 +239,16 @@ def _power_of_two(exponent: Any) -> Any:
 
 
 def rounded(values: Any, dtype: str) -> Any:
-    """Round once. TensorFlow goes from float64 to 16 bits by way of float32, which would be twice."""
+    """Round once. TensorFlow converts float64 to 16 bits through float32, which rounds twice."""
     if dtype in HALVES:
         values = to_accumulator(values, "float32")
     return tf.cast(values, dtype)
 
 
 def to_accumulator(values: Any, dtype: str) -> Any:
-    """Return float64 values in an accumulator; float32 ones such that rounding them on, to 16 bits, is rounding once.
+    """Return float64 values in an accumulator's dtype; in float32 such that rounding to 16 bits next is one rounding.
 
-    Cut off, with the last bit set where something was lost ("round to odd"); what is too large is infinite.
+    Values are truncated, and the last bit is set if anything was lost ("round to odd"); too large ones become infinite.
     """
     narrow = tf.cast(values, dtype)
     if values.dtype != tf.float64 or dtype != "float32":

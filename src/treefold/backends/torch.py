@@ -1,9 +1,8 @@
 """PyTorch tensors: CPU tensors are host memory, read and written in place; others keep their devices.
 
-Accepted are ``torch.Tensor`` and ``Parameter`` themselves, strided, whatever their layout. A subclass may mean
-something else by its memory than its numbers, as a masked array does, and may answer questions as it likes; it is
-refused, and nothing is believed that it says. Results never carry gradients. What is written behind PyTorch's back is
-counted by its version counters, so that autograd notices.
+``torch.Tensor`` and ``Parameter`` themselves are accepted, strided, in any layout. Subclasses are refused, without
+calling any method of theirs: their memory may hold something else than their numbers, as a masked array's does. Results
+never carry gradients. Writes that PyTorch does not see increase the version counters, so that autograd notices them.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ class TorchBackend(ArrayBackend):
     row_types = ACCEPTED
 
     def owns(self, value: object) -> bool:
-        """Own tensors, and subclasses so that ``refusal`` can say why they are refused."""
+        """Own tensors, and also subclasses, so that ``refusal`` can give the reason against them."""
         return issubclass(type(value), torch.Tensor)
 
     def has_device(self, device: str) -> bool:
-        """Have every ``cpu:k``, which share the host's memory, and the CUDA (or ROCm) devices that PyTorch reports."""
+        """Return whether it is a ``cpu:k``, all of which are the host's memory, or a GPU that PyTorch reports."""
         found = Device.parse(device)
         return found.type == "cpu" or (found.type == "gpu" and found.index < torch.cuda.device_count())
 
@@ -84,14 +83,14 @@ class TorchBackend(ArrayBackend):
         return "PyTorch finds no GPU." if is_built else "This PyTorch is built without CUDA."
 
     def name_of(self, device: object) -> str | None:
-        """Take ``torch.device``; CUDA without an index is the current device, as in PyTorch."""
+        """Return the name of a ``torch.device``; CUDA without an index is the current device, as in PyTorch."""
         if not isinstance(device, torch.device):
             return None
         is_open = device.type == "cuda" and device.index is None and torch.cuda.device_count() > 0
         return f"cuda:{torch.cuda.current_device()}" if is_open else str(device)
 
     def device_of(self, array: Any) -> str | None:
-        """Return None for the CPU, and for the meta device, where nothing is."""
+        """Return the device's name; None for the CPU, and for the meta device, which holds nothing."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass is not asked
             device = _DEVICE.__get__(array)
         if device.type in {"cpu", "meta"}:
@@ -99,7 +98,7 @@ class TorchBackend(ArrayBackend):
         return f"{'gpu' if device.type == 'cuda' else device.type}:{device.index or 0}"
 
     def refusal(self, array: Any) -> Refusal | None:
-        """Refuse what is no plain strided tensor with contents, and what autograd is recording."""
+        """Refuse all but plain strided tensors with contents, and tensors that autograd is recording."""
         unreadable = _form_refusal(array)
         if unreadable is not None:
             return unreadable
@@ -112,10 +111,10 @@ class TorchBackend(ArrayBackend):
         return None
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """Return NumPy's name of the dtype, or PyTorch's where NumPy has none.
+        """Return NumPy's name of the dtype, or PyTorch's if NumPy has none.
 
         Raises:
-            ArgumentError: it is nested, and has no shape.
+            ArgumentError: It is nested, and has no shape.
 
         """
         if array.is_nested:
@@ -124,13 +123,13 @@ class TorchBackend(ArrayBackend):
         return tuple(array.shape), NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
     def copy_to(self, array: Any, device: str) -> Any:
-        """Return a row-major copy without gradients; copies between GPUs go as PyTorch sends them."""
+        """Return a row-major copy without gradients; PyTorch copies between GPUs."""
         with torch.no_grad():
             copy = torch.empty(array.shape, dtype=array.dtype, device=torch_device(device))
             return copy.copy_(array.detach())
 
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
-        """Fold host memory by the reference, so that the bits are its bits, and other memory on its device."""
+        """Fold host memory by the reference, which decides the bits, and other memory on its device."""
         if not arrays[0].is_cpu and folds_on_device(fold, dtype):
             return fold_on_device(arrays, fold, dtype=dtype, divisor=divisor, result=DTYPES[result])
         folded = fold_block([on_host(part) for part in arrays], fold, dtype=dtype, divisor=divisor, result=result)
@@ -142,7 +141,7 @@ class TorchBackend(ArrayBackend):
         return self._back(scale_block(on_host(array), divisor, result), array)
 
     def ravel_concat(self, arrays: Sequence[Any]) -> Any:
-        """Return a flat view of one tensor where its layout allows, or a new tensor."""
+        """Return a flat view of one tensor if its layout allows, or a new tensor."""
         flat = [array.detach().reshape(-1) for array in arrays]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
@@ -166,12 +165,12 @@ class TorchBackend(ArrayBackend):
         return int(indices.min()), int(indices.max())
 
     def assign(self, target: Any, source: Any) -> None:
-        """Write through whatever strides the target has."""
+        """Write through any strides of the target."""
         with torch.no_grad():
             target.detach().copy_(source)
 
     def is_writable(self, array: Any) -> bool:
-        """Tensors are, unless lazily conjugated, negated or allocated."""
+        """Return whether the tensor is not lazily conjugated, negated or allocated."""
         return not (array.is_conj() or array.is_neg() or array._is_zerotensor())  # noqa: SLF001 - no public name
 
     def write_refusal(self, array: Any) -> Refusal | None:
@@ -185,15 +184,15 @@ class TorchBackend(ArrayBackend):
             torch.cuda.synchronize(array.device)
 
     def host_view(self, array: Any) -> HostArray | None:
-        """Return the memory of a CPU tensor; one that is lazy in some part, and cannot be ``out``, is copied."""
+        """Return the memory of a CPU tensor; a lazy one, which cannot be ``out``, is copied."""
         return memory(resolved(array)) if type(array) in ACCEPTED and array.is_cpu else None
 
     def footprint(self, array: Any) -> HostArray | None:
-        """Show the memory of tensors on devices, too."""
+        """Return the memory of tensors on devices, too."""
         return self.host_view(array) if array.is_cpu else footprint(array)
 
     def from_host(self, array: HostArray, device: str) -> Any:  # noqa: ARG002 - every cpu:k is the CPU
-        """Return a tensor on the array's memory, which lives as long as it; a read-only array is copied."""
+        """Return a tensor on the array's memory, which it keeps alive; a read-only array is copied."""
         return adopted([array])[0]
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:  # noqa: ARG002 - as above
@@ -209,18 +208,18 @@ class TorchBackend(ArrayBackend):
         return read(self, arrays, is_recording=torch.is_grad_enabled())
 
     def exchange(self, arrays: Sequence[Any]) -> Exchange | None:
-        """Return None, too, if autograd is recording what one of the arrays was made of."""
+        """Return None, too, if autograd is recording the operations behind one of the arrays."""
         is_recording = torch.is_grad_enabled()
         if is_recording and any(getattr(array, "requires_grad", False) and not array.is_leaf for array in arrays):
             return None
         return exchange()
 
     def wrote(self, arrays: Sequence[Any]) -> None:
-        """Count up the version counters: a backward pass that needs what was there will say so."""
+        """Increase the version counters: a backward pass that needs the old contents then raises an error."""
         count_writes(arrays)
 
     def _back(self, array: HostArray, like: Any) -> Any:
-        """Return a result of the host's on the device of the tensors that it was made from."""
+        """Return a result in host memory on the device of the tensors that it was made from."""
         tensor = self.from_host(array, "cpu:0")
         return tensor if like.is_cpu else tensor.to(like.device)
 

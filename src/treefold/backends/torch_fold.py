@@ -1,8 +1,8 @@
 """The arithmetic of a fold in PyTorch's operations, for tensors on devices.
 
-Sums and means are accumulated wide, in replica order, and rounded once; they are not exact as those of ``numpy_fold``,
-which is the reference of all else. What ``folds_on_device`` is not true of (PRODUCT, the MEAN of 64-bit
-integers, MIN and MAX of uint64) is folded by the reference itself, in host memory.
+Sums and means are accumulated wide, in replica order, and rounded once, while the reference, ``numpy_fold``, is exact.
+The reference itself folds, in host memory, the ops that ``folds_on_device`` excludes: PRODUCT, the MEAN of 64-bit
+integers, MIN and MAX of uint64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALVES = tuple(getattr(torch, name) for name in HALVES)
 
 
 def folds_on_device(fold: Fold, dtype: str) -> bool:
-    """Tell whether ``fold_on_device`` serves this op for contributions of ``dtype``."""
+    """Return whether ``fold_on_device`` supports this op for contributions of ``dtype``."""
     if fold.op is ReduceOp.MEAN:
         return dtype not in WIDE_INTEGERS
     return fold.op is ReduceOp.SUM or (fold.op is not ReduceOp.PRODUCT and dtype != "uint64")
@@ -48,7 +48,7 @@ def scale_on_device(part: Any, divisor: int, result: Any) -> Any:
 
 
 def _divided(values: Any, divisor: float) -> Any:
-    # By a tensor: on GPUs PyTorch divides by a number as it multiplies with its reciprocal, which rounds twice.
+    # By a tensor: on GPUs PyTorch replaces a division by a number with a product with its reciprocal: two roundings.
     return values / torch.full((), divisor, dtype=values.dtype, device=values.device)
 
 
@@ -61,7 +61,7 @@ def _as_complex(real: Any, result: Any) -> Any:
 
 
 def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -> Any:
-    """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
+    """Return the SUM, MEAN, or partial sum of a MEAN, still in the accumulator's dtype."""
     mean_of = divisor if fold.op is ReduceOp.MEAN else None
     if mean_of and fold.weights is not None:
         # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
@@ -75,7 +75,7 @@ def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -
         total = _divided(total.to(wide), mean_of)
     if fold.accumulate == "exact" and dtype in OVERFLOWING:
         total = _refolded(total, parts, mean_of)
-        # Parts may be partial sums, which say nothing of the hull.
+        # Parts may be partial sums, which do not bound the mean.
         return clamp(total, parts, namespace=torch) if mean_of == len(parts) and dtype == "float64" else total
     return total
 
@@ -99,7 +99,7 @@ def _refolded(total: Any, parts: Sequence[Any], mean_of: int | None) -> Any:
 
 
 def _weighted_mean(chosen: Sequence[tuple[float, Any]], weight_sum: float) -> Any:
-    """Σwᵢxᵢ/Σwᵢ of float64 contributions, none of weight 0 and none of weight 2 or more."""
+    """Return Σwᵢxᵢ/Σwᵢ of float64 contributions; all weights are above 0 and below 2."""
     values = [part for _, part in chosen]
     total = _divided(_accumulate([weight * part for weight, part in chosen], torch.float64), weight_sum)
     where = ~torch.isfinite(total)
@@ -111,14 +111,14 @@ def _weighted_mean(chosen: Sequence[tuple[float, Any]], weight_sum: float) -> An
 
 
 def _rounded(values: Any, dtype: Any) -> Any:
-    """Round once. PyTorch goes from float64 to 16 bits by way of float32, which would be twice."""
+    """Round once. PyTorch converts float64 to 16 bits through float32, which rounds twice."""
     if dtype in _HALVES and values.dtype is torch.float64:
         values = _halfway_float32(values)
     return values.to(dtype)
 
 
 def _halfway_float32(values: Any) -> Any:
-    """Return float64 values in float32 such that rounding them on, to 16 bits, is rounding once ("round to odd")."""
+    """Return float64 values in float32 such that rounding them to 16 bits next is one rounding ("round to odd")."""
     narrow = values.float()
     is_inexact = (narrow.double() != values) & torch.isfinite(narrow)  # what is too large stays infinite
     is_larger = is_inexact & (narrow.double().abs() > values.abs())
@@ -127,10 +127,10 @@ def _halfway_float32(values: Any) -> Any:
 
 
 def _extreme(parts: Sequence[Any], op: ReduceOp) -> Any:
-    """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
+    """Return MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
     choose = torch.minimum if op is ReduceOp.MIN else torch.maximum
     is_float = parts[0].is_floating_point()
-    # Not all integers and 16-bit floats have these operations on every device; these hold them.
+    # Not every device has these operations for all integers and 16-bit floats; int64 and float32 hold them.
     wide = parts[0].dtype if parts[0].dtype is torch.float64 else torch.float32 if is_float else torch.int64
     best = parts[0].to(wide)
     for part in (other.to(wide) for other in parts[1:]):

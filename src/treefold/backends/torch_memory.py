@@ -43,15 +43,15 @@ _VIEWS = {
     for dtype, host in _HOST_DTYPES.items()
     if not TABLE[host.name].is_numpys
 }
-#: Asked of every tensor of every call; a map over methods asks without a frame of Python.
+#: Read of every tensor in every call; a map over these needs no Python frame.
 _REQUIRES_GRAD, _IS_LEAF = attrgetter("requires_grad"), attrgetter("is_leaf")
-#: What DLPack does not say. Negation may be lazy, and conjugation of complex numbers.
+#: Facts that DLPack leaves out: storage, and lazy negation; for complex numbers lazy conjugation, too.
 _OF_REAL = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset, torch.Tensor.is_neg
 _OF_COMPLEX = (*_OF_REAL, torch.Tensor.is_conj)
 
 
 def memory(tensor: Any) -> HostArray | None:
-    """Return the memory of a CPU tensor, None if it has none of its own or less than its shape says."""
+    """Return the memory of a CPU tensor; None if it has none of its own, or less than its shape needs."""
     foreign = _VIEWS.get(tensor.dtype)
     if tensor.requires_grad:
         tensor = tensor.detach()
@@ -62,7 +62,7 @@ def memory(tensor: Any) -> HostArray | None:
         nbytes = storage.nbytes() - tensor.storage_offset() * view.itemsize
     except (RuntimeError, TypeError):  # sparse, quantised, lazily conjugated, a stand-in of a transform …
         return None
-    if not view.size:  # where it would begin, nothing need be
+    if not view.size:  # an empty view needs no memory
         return view
     extent = view.nbytes
     if not view.flags.c_contiguous:
@@ -72,13 +72,18 @@ def memory(tensor: Any) -> HostArray | None:
 
 
 def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: Hashable = None) -> Row | None:
-    """Return plain tensors of one dtype as a row of a backend, None where they make none.
+    """Return plain tensors of one dtype as a row; None if they cannot be one.
 
-    ``is_recording``: whether autograd is; then only leaves may require gradients. ``extra`` joins the key, see ``Row``.
+    Args:
+        backend: The backend of the row.
+        tensors: At least one tensor.
+        is_recording: Whether autograd is recording; then only leaves may require gradients.
+        extra: A part of the row's key, see ``Row``.
+
     """
     dtype = tensors[0].dtype
     host_dtype = _HOST_DTYPES.get(dtype)
-    # No subclasses, of which autograd would say nothing.
+    # No subclasses: their ``requires_grad`` could be anything.
     if host_dtype is None or not ACCEPTED.issuperset(map(type, tensors)):
         return None
     if is_recording and any(map(_REQUIRES_GRAD, tensors)):
@@ -96,7 +101,7 @@ def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: H
 
 
 def exchange() -> Exchange | None:
-    """Return what the core needs to read plain tensors of real numbers; None if this PyTorch does not have it."""
+    """Return the functions by which the core reads plain tensors of real numbers; None if PyTorch lacks them."""
     return None if EXCHANGE is None else Exchange(tuple(ACCEPTED), EXCHANGE, _OF_REAL)
 
 
@@ -115,7 +120,7 @@ def on_host(tensor: Any) -> HostArray:
 
 
 def adopted(arrays: Sequence[HostArray]) -> list[Any]:
-    """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
+    """Return tensors on the memory of arrays of one dtype, which they keep alive; read-only arrays are copied."""
     dtype = arrays[0].dtype
     # PyTorch has no tensors that cannot be written.
     own = [array if array.flags.writeable else array.copy() for array in arrays]
@@ -126,7 +131,7 @@ def adopted(arrays: Sequence[HostArray]) -> list[Any]:
 
 
 def new_row(backend: Any, like: Row, dtype: np.dtype[Any], count: int) -> Row:
-    """Return a row of new tensors of a backend, of another row's shape; of NumPy arrays without DLPack's functions."""
+    """Return a row of new tensors, of another row's shape; without DLPack's functions, of NumPy arrays."""
     if EXCHANGE is None:
         return new_arrays(None, like, dtype, count)
     return new_tensors(backend, like, dtype, count, EXCHANGE, _dlpack_code(dtype))
@@ -143,7 +148,7 @@ def footprint(tensor: Any) -> HostArray:
 
 
 class _Footprint:
-    """NumPy's array interface, of bytes that only have a size."""
+    """NumPy's array interface, for elements of which only the size is known."""
 
     def __init__(self, tensor: Any) -> None:
         itemsize = tensor.dtype.itemsize
@@ -157,7 +162,7 @@ class _Footprint:
 
 
 def count_writes(tensors: Sequence[Any]) -> None:
-    """Count up the version counters of tensors, which autograd compares; inference tensors have none."""
+    """Increase the version counters of tensors, which autograd compares; inference tensors have none."""
     try:
         torch.autograd.graph.increment_version(tensors)
     except RuntimeError:
