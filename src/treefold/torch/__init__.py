@@ -1,8 +1,13 @@
-"""For PyTorch users: reductions in place, ``torch.cuda.comm``'s coalesced functions, and averages of models.
+"""For PyTorch users: gradients averaged exactly, in place or by DDP's hooks, and averages of models.
 
-``import treefold`` does not load this; ``import treefold.torch`` loads PyTorch, and registers the backend
-``"treefold"`` where PyTorch has process groups. Tensors also go into treefold's own
-classes and short forms as they are.
+>>> import torch
+>>> import treefold.torch
+>>> gradients = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]
+>>> treefold.torch.all_reduce_(gradients, "mean")[0]
+tensor([2., 4.])
+
+``import treefold`` does not load this module; ``import treefold.torch`` loads PyTorch, and registers the backend
+``"treefold"`` if PyTorch has process groups. Tensors also go into treefold's own classes and short forms.
 """
 
 from treefold.errors import FrameworkError
@@ -10,7 +15,7 @@ from treefold.errors import FrameworkError
 try:
     from torch import distributed
 except ModuleNotFoundError as error:
-    if error.name != "torch":  # it is there, and something that it needs is not
+    if error.name != "torch":  # torch is installed, and a module that it needs is not
         raise
     raise FrameworkError.missing(__name__, "PyTorch", "torch", "2.5") from None
 

@@ -22,18 +22,22 @@ def average_models(models: Iterable[Module], weights: Weights | None = None) -> 
 @overload
 def average_models(models: Iterable[State], weights: Weights | None = None) -> State: ...
 def average_models(models: Iterable[Any], weights: Weights | None = None) -> Any:
-    """Return the average of models or of state dicts, as what they are, on the device of the first.
+    """Return the average of models or of state dicts, on the device of the first.
 
-    ``models``: a list or an iterator of ``torch.nn.Module``, or of what their ``state_dict()`` gives. Of modules, a
-    deep copy of the first is returned with averaged parameters and buffers. Floating-point and complex entries are the
-    (weighted) MEAN, the exact value rounded once. Whole numbers, such as ``num_batches_tracked``, keep their
-    dtype: what all models agree on stays, else the nearest whole number to the mean, halves to even. Flags (bool) must
-    agree.
-    ``weights``: one per model, such as the number of examples that each has seen.
+    Floating-point and complex entries are the (weighted) MEAN, the exact value rounded once. Whole numbers, such as
+    ``num_batches_tracked``, keep their dtype and, if all models agree, their value; else they are the nearest whole
+    number to the mean, halves to even. Flags (bool) must agree.
+
+    Args:
+        models: A list or an iterator of ``torch.nn.Module``, or of their ``state_dict()``.
+        weights: One per model, such as the number of examples that each has seen; None: all weigh the same.
+
+    Returns:
+        For modules, a deep copy of the first with averaged parameters and buffers. For state dicts, a state dict.
 
     Raises:
-        ArgumentError: no models, or something else; a flag that the models do not agree on.
-        MismatchError: names, shapes or dtypes that differ, naming the entry.
+        ArgumentError: There are no models, or something else; or models differ in a flag.
+        MismatchError: Names, shapes or dtypes differ; the message names the entry.
 
     >>> import torch
     >>> average_models([{"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])}], weights=[1, 2])

@@ -1,4 +1,4 @@
-"""Clipping gradients by their norm, which is exact, so that no way to cut a model shows in it."""
+"""Clipping gradients by their exact norm, which does not depend on how a model is cut."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from treefold.exact import Contribution, Ranks, contribution
 from treefold.exact.scalar_sum import ScalarSum
 from treefold.group import Group
 
-#: Finds what this process, or some ranks together, bring to the norm.
+#: Returns the sum of squares of this process, or of some ranks together.
 _Read = Callable[[], Contribution]
 _NORM_TYPE = 2.0
-#: What torch adds to the norm before it divides by it.
+#: torch adds this to the norm before it divides by it.
 _ABOVE_ZERO = 1e-6
 
 
@@ -35,17 +35,29 @@ def clip_grad_norm_(
     *,
     group: Any = None,
 ) -> torch.Tensor:
-    """Scale gradients in place so that their norm is ``max_norm`` at most; return what it was.
+    """Scale gradients in place so that their norm is at most ``max_norm``; return the norm before.
 
-    The norm is the square root of the exact sum of all squares, correctly rounded: to float64 if a gradient is float64,
-    else to float32. ``group``: ranks that hold disjoint parts of one model, a ``Group`` or a PyTorch ``ProcessGroup``;
-    every one calls this, and gets the same norm. A ``DTensor`` is added up over its mesh by itself, what is replicated
-    there counted once; then ``group`` is of ranks that hold other parameters. ``foreach`` changes nothing but speed.
+    The norm is the square root of the exact sum of all squares, correctly rounded. The squares of a ``DTensor`` are
+    added over its mesh, replicated parts once.
 
     Source: ``torch.nn.utils.clip_grad_norm_``.
 
+    Args:
+        parameters: A tensor, or tensors; those without ``.grad`` are skipped.
+        max_norm: The largest norm that is left as it is.
+        norm_type: 2; others are refused.
+        error_if_nonfinite: Whether a norm that is not finite is an error; the gradients then stay as they were.
+        foreach: None or True: scale all gradients in one call; False: one by one.
+        group: Ranks that hold disjoint parts of one model, a ``Group`` or a PyTorch ``ProcessGroup``. All of them call
+            this, and get the same norm. With ``DTensor``, ranks that hold other parameters. None: this process, and the
+            meshes.
+
+    Returns:
+        The norm as a 0-d tensor: of float64 if a gradient is float64, else of float32.
+
     Raises:
-        TreefoldError: one of its kinds, on all ranks; a norm that is not finite with ``error_if_nonfinite``.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks; ``NotFiniteError`` with
+            ``error_if_nonfinite``.
 
     >>> import torch
     >>> weight = torch.zeros(2)
@@ -78,10 +90,10 @@ def clip_grad_norm_(
 
 
 def _sum_of_squares(gradients: Sequence[torch.Tensor]) -> Contribution:
-    """Return the exact sum of the squares of this rank's gradients, and of all ranks' parts of what is sharded.
+    """Return the exact sum of the squares of this rank's gradients, with all ranks' parts of those that are sharded.
 
     Raises:
-        TreefoldError: gradients cannot be read, on all ranks of their mesh.
+        TreefoldError: Gradients cannot be read, on all ranks of their mesh.
 
     """
     sharded: dict[Any, list[torch.Tensor]] = {}
@@ -108,7 +120,7 @@ def _of_tensors(tensors: Sequence[torch.Tensor], failed: TreefoldError | None) -
 
 
 def _nothing() -> Contribution:
-    """Return what a rank without gradients brings."""
+    """Return the contribution of a rank without gradients."""
     backend = backend_of(torch.empty(0))
     if backend is None:
         raise AssertionError
@@ -121,10 +133,10 @@ def _plus(one: Contribution, other: Contribution) -> Contribution:
 
 
 def _over(group: Any, read: _Read) -> Contribution:
-    """Return the sum of what all ranks of a group read; of this process alone, if there is no group.
+    """Return the sum over all ranks of a group, or of this process alone if there is no group.
 
     Raises:
-        TreefoldError: one of its kinds, on all ranks.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
     """
     if group is None:
@@ -161,10 +173,10 @@ def _is_distributed(gradient: torch.Tensor) -> bool:
 
 
 def _sharding(gradient: Any) -> tuple[Any, ...]:
-    """Return the process groups over which a gradient is cut, dimension by dimension of its mesh; none of a plain one.
+    """Return the process groups over which a gradient is sharded, by dimension of its mesh; none for a plain tensor.
 
     Raises:
-        ArgumentError: it is not summed yet.
+        ArgumentError: Its sum is still to be made.
 
     """
     if not _is_distributed(gradient):

@@ -1,7 +1,7 @@
-"""Lists of tensors, reduced in place, or summed over and copied to devices as by ``torch.nn.DataParallel``.
+"""Lists of tensors, reduced in place, or summed and copied to devices as ``torch.nn.DataParallel`` does.
 
-But for ``all_reduce_``, names and positional arguments are ``torch.cuda.comm``'s, so that an import is all there is to
-change. Beyond it, tensors may lie on any devices, the CPU among them, the op may be any, and the result may go to every
+Except for ``all_reduce_``, names and positional arguments are those of ``torch.cuda.comm``, so only the import changes.
+In addition, tensors may lie on any devices, the CPU among them, any op is allowed, and the result may go to every
 device.
 """
 
@@ -28,7 +28,7 @@ from treefold.values import PerReplica, Weights
 #: torch.cuda.comm's own default: 10 MiB.
 _BUFFER_SIZE = 10 * 2**20
 
-# They hold nothing but plans they have made.
+# Shared by all callers: between calls they keep nothing but plans.
 _TO_ALL = HierarchicalCopyAllReduce(num_packs=0)
 _TO_ONE = ReductionToOneDevice()
 
@@ -44,16 +44,23 @@ def reduce_add_coalesced(
 ) -> tuple[torch.Tensor, ...]:
     """Return the sum of each group of tensors, one from every device, on one device.
 
-    ``inputs``: for each device, its tensors; all in the same order, of the same shapes and dtypes. The first tensors of
-    all devices are summed, the second, and so on. ``destination``: a device as PyTorch spells it, or its
-    CUDA index; None: the current CUDA device, or the CPU if no input is on a GPU.
-    ``buffer_size``: bytes of tensors that travel together; 0: each by itself. ``op``, ``weights``: as in
-    ``treefold.reduce``.
+    The first tensors of all devices are summed, the second, and so on.
 
     Source: ``torch.cuda.comm.reduce_add_coalesced``, which sums CUDA tensors only.
 
+    Args:
+        inputs: The tensors of each device, all in the same order, of the same shapes and dtypes.
+        destination: A device as PyTorch spells it, or a CUDA index. None: the current CUDA device, or the CPU if no
+            input is on a GPU.
+        buffer_size: The bytes of tensors that travel together; 0: each by itself.
+        op: A ``ReduceOp`` or its name.
+        weights: One number per device, for MEAN only; None: all weigh the same.
+
+    Returns:
+        One tensor per group.
+
     Raises:
-        TreefoldError: one of its kinds; see ``treefold.CrossDeviceOps.reduce``.
+        TreefoldError: A subclass from ``treefold.errors``; see ``treefold.CrossDeviceOps.reduce``.
 
     >>> import torch
     >>> reduce_add_coalesced([[torch.ones(2), torch.zeros(1)], [torch.ones(2), torch.ones(1)]])
@@ -75,10 +82,19 @@ def all_reduce_coalesced(
     op: ReduceOpLike = "sum",
     weights: Weights | None = None,
 ) -> list[tuple[torch.Tensor, ...]]:
-    """Return ``reduce_add_coalesced`` on the device of every input, in the order of the inputs.
+    """Return the sum of each group of tensors, one from every device, on every device.
+
+    Args:
+        inputs: The tensors of each device, all in the same order, of the same shapes and dtypes.
+        buffer_size: The bytes of tensors that travel together; 0: each by itself.
+        op: A ``ReduceOp`` or its name.
+        weights: One number per device, for MEAN only; None: all weigh the same.
+
+    Returns:
+        For each input, in order, a tuple with one tensor per group, on its device.
 
     Raises:
-        TreefoldError: one of its kinds; see ``treefold.CrossDeviceOps.reduce``.
+        TreefoldError: A subclass from ``treefold.errors``; see ``treefold.CrossDeviceOps.reduce``.
 
     >>> import torch
     >>> all_reduce_coalesced([[torch.ones(1)], [torch.full((1,), 2.0)]], op="mean")
@@ -93,16 +109,23 @@ def all_reduce_coalesced(
 def broadcast_coalesced(
     tensors: Iterable[torch.Tensor], devices: Iterable[Any], buffer_size: int = _BUFFER_SIZE
 ) -> list[tuple[torch.Tensor, ...]]:
-    """Return copies of ``tensors``, a tuple for each device, in order.
+    """Return copies of ``tensors`` on each device.
 
-    ``devices``: as PyTorch spells them, or CUDA indices. Unlike in ``torch.cuda.comm`` the tensors may lie on any
-    device, and the first entry holds copies too, never the tensors themselves; copies carry no gradients.
-    ``buffer_size`` is checked only: tensors are copied as they lie, and no buffer is needed.
+    Unlike in ``torch.cuda.comm``, the tensors may lie on any device, and the first entry has copies, too, not the
+    tensors themselves. Copies carry no gradients.
 
     Source: ``torch.cuda.comm.broadcast_coalesced``.
 
+    Args:
+        tensors: The tensors, on any devices.
+        devices: Devices as PyTorch spells them, or CUDA indices.
+        buffer_size: Checked only: no buffer is needed.
+
+    Returns:
+        A tuple of copies for each device, in order.
+
     Raises:
-        TreefoldError: one of its kinds; see ``treefold.CrossDeviceOps.broadcast``.
+        TreefoldError: A subclass from ``treefold.errors``; see ``treefold.CrossDeviceOps.broadcast``.
 
     >>> import torch
     >>> broadcast_coalesced([torch.arange(2)], ["cpu", "cpu"])
@@ -115,7 +138,7 @@ def broadcast_coalesced(
 
 def _per_replica(inputs: Iterable[Iterable[torch.Tensor]], what: str) -> PerReplica:
     groups = [] if isinstance(inputs, torch.Tensor) else _listed(inputs, what, "lists of tensors")
-    # A tensor can be gone through too, row by row, which is hardly meant.
+    # A tensor is iterable, too, row by row, which is hardly meant.
     if any(isinstance(group, torch.Tensor) for group in (inputs, *groups)):
         raise ArgumentError(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
     if not groups:
@@ -124,10 +147,10 @@ def _per_replica(inputs: Iterable[Iterable[torch.Tensor]], what: str) -> PerRepl
 
 
 def _listed(values: object, what: str, of: str) -> list[Any]:
-    """Return what stands in an order as a list; generators are taken, as by ``torch.cuda.comm``.
+    """Return an ordered iterable as a list; generators are accepted, as in ``torch.cuda.comm``.
 
     Raises:
-        ArgumentError: it has no order, or is an array, which gives its rows.
+        ArgumentError: It has no order, or is an array, which would give its rows.
 
     """
     is_unordered = isinstance(values, Mapping | AbstractSet | str | bytes)
@@ -159,13 +182,21 @@ _Tensors = TypeVar("_Tensors", bound=Sequence[Any])
 def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights | None = None) -> _Tensors:
     """Reduce tensors, one per replica, into themselves, and return them.
 
-    ``tensors``: a list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list
-    of gradients. Nothing is allocated. Leaves that require gradients, such as parameters, are written under
-    ``torch.no_grad()`` only, and a backward pass that still needs what was there raises PyTorch's error. ``weights``:
-    one per replica, MEAN only.
+    Nothing is allocated. Leaves that require gradients, such as parameters, are written under ``torch.no_grad()`` only.
+    A backward pass that still needs the old contents raises PyTorch's error.
+
+    Args:
+        tensors: A list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list
+            of gradients.
+        op: A ``ReduceOp`` or its name.
+        weights: One number per replica, for MEAN only; None: all weigh the same.
+
+    Returns:
+        ``tensors`` itself.
 
     Raises:
-        TreefoldError: one of its kinds, before anything is written; see ``treefold.CrossDeviceOps.reduce``.
+        TreefoldError: A subclass from ``treefold.errors``, before anything is written; see
+            ``treefold.CrossDeviceOps.reduce``.
 
     >>> import torch
     >>> grads = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]

@@ -1,6 +1,6 @@
 """Communication hooks for ``DistributedDataParallel``."""
 
-# DDP looks at the annotations of a hook, so they are no strings here.
+# DDP inspects the annotations of a hook, so they must not be strings.
 from typing import Any
 
 import torch
@@ -14,11 +14,18 @@ from treefold.torch.c10d.process_group import TreefoldProcessGroup
 def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Make the gradients of a bucket their mean over the ranks of a ``Group``, exact and rounded once.
 
-    For DDP over gloo, also between hosts: ``ddp.register_comm_hook(treefold.connect(dist.group.WORLD),
-    all_reduce_hook)``. DDP's own process group carries nothing but the first parameters then.
+    Use it for DDP over gloo, also between hosts: ``ddp.register_comm_hook(treefold.connect(dist.group.WORLD),
+    all_reduce_hook)``. DDP's own process group then carries the first parameters only.
+
+    Args:
+        group: A ``Group`` of all ranks of the model.
+        bucket: The bucket that DDP passes.
+
+    Returns:
+        A future that is done, with the bucket's gradients.
 
     Raises:
-        TreefoldError: one of its kinds, on all ranks.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
     """
     gradients = bucket.buffer()
@@ -31,12 +38,18 @@ def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futur
 def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Make the gradients of a bucket their mean over the ranks, exact and rounded once.
 
-    Without a hook DDP divides every rank's gradients by their number and sums the quotients: each quotient is rounded,
-    and small ones of 16 bits become zero. Register it as ``ddp.register_comm_hook(group, mean_hook)``; ``group`` is the
-    process group of the model, of the backend ``"treefold"``, and None is the default group.
+    Register it with ``ddp.register_comm_hook(group, mean_hook)``. Without a hook, DDP divides every rank's gradients by
+    the number of ranks and sums the quotients: each quotient is rounded, and small ones of 16 bits become zero.
+
+    Args:
+        group: The process group of the model, of the backend ``"treefold"``; None: the default group.
+        bucket: The bucket that DDP passes.
+
+    Returns:
+        A future of the bucket's gradients.
 
     Raises:
-        TreefoldError: one of its kinds, on all ranks.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
     """
     work = distributed.all_reduce(bucket.buffer(), op=distributed.ReduceOp.AVG, group=group, async_op=True)
@@ -46,12 +59,19 @@ def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Futur
 def shared_mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Give DDP the mean of ``mean_hook``, in memory that the ranks share: it is copied into the gradients only once.
 
-    DDP reads it and does not write it; nothing else may write it either. The bucket itself keeps this rank's gradients,
-    so optimizers that run in DDP's hooks, which read the bucket, need ``mean_hook``.
+    DDP reads that memory, and no one may write it. The bucket itself keeps this rank's gradients. Optimizers that run
+    in DDP's hooks read the bucket, and so need ``mean_hook``.
+
+    Args:
+        group: The process group of the model, of the backend ``"treefold"``; None: the default group.
+        bucket: The bucket that DDP passes.
+
+    Returns:
+        A future of the mean.
 
     Raises:
-        ProcessGroupError: the process group has another backend.
-        TreefoldError: one of its kinds, on all ranks.
+        ProcessGroupError: The process group has another backend.
+        TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
     """
     group = distributed.group.WORLD if group is None else group

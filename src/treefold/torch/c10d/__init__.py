@@ -1,1 +1,1 @@
-"""PyTorch's backend ``"treefold"``: what ``torch.distributed`` calls, as calls of treefold's groups."""
+"""PyTorch's backend ``"treefold"``: turns calls of ``torch.distributed`` into calls of treefold's groups."""

@@ -1,4 +1,4 @@
-"""The collectives of one process group, one at a time and in order, as PyTorch's work."""
+"""The collectives of one process group, one at a time and in order, as PyTorch's ``Work``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _Leave = Callable[[BaseException], None]
 
 @untraced
 class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not read torch
-    """A call that waits, is under way, or is over."""
+    """A call that is waiting, under way, or over."""
 
     def __init__(self, leave: _Leave) -> None:
-        """Begin with a call that was not made. ``leave``: ends the group where a wait is interrupted."""
+        """Begin with a call that was not made. ``leave``: ends the group if a wait is interrupted."""
         super().__init__()
         self._leave, self._pid = leave, os.getpid()
         self._end = futures.Future[Any]()
@@ -39,7 +39,7 @@ class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not re
         """Make the call.
 
         Raises:
-            TreefoldError: one of its kinds, which ``wait`` raises, too.
+            TreefoldError: The error of the call; ``wait`` raises it, too.
 
         """
         try:
@@ -50,11 +50,11 @@ class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not re
         self._end.set_result(result)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the call is over. Whatever a signal handler raises meanwhile ends the group.
+        """Wait until the call is over. An error that a signal handler raises meanwhile ends the group.
 
         Raises:
-            GroupError: the call has failed, or this process is a forked child.
-            DeadlineError: it is not over in this time, and goes on.
+            GroupError: The call has failed, or this process is a forked child.
+            DeadlineError: The call is not over in this time, and goes on.
 
         """
         if not self._end.done():
@@ -66,7 +66,7 @@ class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not re
             seconds = timeout.total_seconds() if timeout else 0.0  # gloo's "no timeout" is 0
             try:
                 futures.wait([self._end], seconds if seconds > 0 else None)
-            except BaseException as error:  # this rank does not see the end of the call that the others make
+            except BaseException as error:  # this rank will not see the end of a call that the others make
                 self._leave(error)
                 raise
             if not self._end.done():
@@ -78,22 +78,22 @@ class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not re
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether the call is over."""
+        """Return whether the call is over."""
         return self._end.done()
 
     def is_success(self) -> bool:
-        """Tell whether the call has ended well."""
+        """Return whether the call has succeeded."""
         return self._end.done() and self._end.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return what the call has raised, if it is over and has."""
+        """Return the error of the call; None if there is none, or not yet."""
         return self._end.exception() if self._end.done() else None
 
     def get_future(self) -> Any:
         """Return a future of the result, a list of tensors. Its callbacks may wait for other calls."""
         if self._future is None:
             end: Any = torch.futures.Future()
-            # An error raised in a callback is one for DDP, too, which is C++; ``set_exception`` is Python's alone.
+            # An error raised in a callback reaches DDP, which is C++; one of ``set_exception`` reaches Python only.
             self._future = end.then(lambda _: self._end.result())
             self._end.add_done_callback(lambda _: end.set_result(None))
         return self._future
@@ -104,37 +104,38 @@ class CollectiveWork(distributed.Work):  # type: ignore[misc] # mypy does not re
 
 
 class CallQueue:
-    """Makes calls in the order in which they come: in a thread of its own, or where the caller waits for them anyway.
+    """Makes calls in the order in which they come: in a thread of its own, or in the caller's if it waits anyway.
 
-    All ranks make the same calls in the same order. Only the order in which calls come counts; a call that would wait
-    returns at once, so that ranks may wait for the calls of several groups in any order. Callbacks may, too: while a
-    thread is in those of a call, another one makes the next.
+    All ranks make the same calls in the same order. A call that would wait returns at once, so ranks may wait for the
+    calls of several groups in any order. Callbacks may wait, too: while one thread runs those of a call, another thread
+    makes the next call.
     """
 
     def __init__(self, leave: _Leave, own_cores: Callable[[], set[int]] = set) -> None:
-        """Begin with no call.
+        """Begin without calls.
 
-        ``leave``: ends the group where a wait is interrupted. ``own_cores``: where threads are to stay, if anywhere.
+        ``leave``: ends the group if a wait is interrupted. ``own_cores``: returns the cores for the threads; an empty
+        set: any.
         """
         self._leave, self._own_cores = leave, own_cores
-        # Re-entrant: a signal handler may add a call where one is being added.
+        # Re-entrant: a signal handler may add a call while this thread adds one.
         self._guard = threading.RLock()
         self._waiting = collections.deque[tuple[CollectiveWork, Callable[[], Any]]]()
-        #: How many calls are not over, and the thread that makes one.
+        #: The number of calls that are not over, and the thread that makes one.
         self._count, self._maker = 0, 0
         self._threads, self._num_idle, self._turn = list[threading.Thread](), 0, threading.Semaphore(0)
         self._is_ended = False
 
     def add(self, body: Callable[[], Any], *, is_waited_for: bool) -> CollectiveWork:
-        """Add a call. If the caller waits for it and no other is waiting, make it here.
+        """Add a call. If the caller waits for it and no other call is waiting, make it here.
 
         Raises:
-            GroupError: a signal handler or a finalizer has interrupted the call of this very thread, and would wait.
+            GroupError: A signal handler or a finalizer has interrupted this very thread's call, and would wait for it.
 
         """
         call, in_turn = CollectiveWork(self._leave), functools.partial(self._in_turn, body)
         with self._guard:
-            # Once the threads have ended there is nobody else to make it: of a group that was left it raises an error.
+            # Once the threads have ended, the caller makes the call itself, which raises that the group was left.
             if (is_waited_for or self._is_ended) and self._maker == threading.get_ident():
                 raise GroupError.concurrent(_DOING)
             is_made_here = self._is_ended or (is_waited_for and not self._count)
@@ -148,13 +149,13 @@ class CallQueue:
         return call
 
     def end(self) -> None:
-        """Let calls that wait end, for a moment, before the group is closed."""
+        """Give waiting calls a moment to end, before the group is closed."""
         until = time.monotonic() + CLOSE_S
         while self._count and self._maker != threading.get_ident() and time.monotonic() < until:
             time.sleep(1e-3)
 
     def join(self) -> None:
-        """Wait a moment for the end of the threads, once the group is closed: none must outlive the interpreter."""
+        """Wait a moment for the threads to end, once the group is closed: none may outlive the interpreter."""
         self._is_ended = True
         self._turn.release(len(self._threads) or 1)
         for thread in self._threads:

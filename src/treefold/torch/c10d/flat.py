@@ -1,6 +1,6 @@
-"""Flat memory of a collective's tensors: their own where they are row-major, else copies that are written back.
+"""Flat memory of a collective's tensors: their own if they are row-major, else copies that are written back.
 
-Beside it, checks of a collective: its op, its root, its numbers and sizes of tensors.
+The module also checks a collective's op, root, and numbers and sizes of tensors.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Flat:
         self._copied: list[tuple[Any, Any]] = []
 
     def source(self, tensor: Any) -> Any:
-        """Return a tensor to read, flat.
+        """Return a flat tensor with the contents of a tensor, to read.
 
         Raises:
-            DeviceError: it is not in host memory.
-            ProcessGroupError: it is sparse, its storage was freed.
+            DeviceError: It is not in host memory.
+            ProcessGroupError: It is sparse, or its storage was freed.
 
         """
         tensor = in_memory(tensor)
@@ -46,11 +46,11 @@ class Flat:
         return whole.view(tensor.dtype).view(-1)
 
     def target(self, tensor: Any, *, keeps: bool = False) -> Any:
-        """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
+        """Return a flat tensor to write, with the tensor's contents if ``keeps``; ``finish`` writes it back.
 
         Raises:
-            DeviceError: it is not in host memory.
-            ProcessGroupError: it is sparse, its storage was freed, or some of its elements may share memory.
+            DeviceError: It is not in host memory.
+            ProcessGroupError: It is sparse, its storage was freed, or some of its elements may share memory.
 
         """
         tensor = check_written(tensor)
@@ -62,7 +62,7 @@ class Flat:
         return copy
 
     def finish(self) -> None:
-        """Write copies back, and let autograd know what was written: all of them, even if a signal interrupts."""
+        """Write all copies back, even if a signal interrupts, and let autograd know what was written."""
         try:
             self._write()
         except Exception:
@@ -82,7 +82,7 @@ class Flat:
 
 
 def _copyable(tensor: Any) -> Any:
-    """Return a tensor, as bytes if PyTorch has no copies of its dtype: ``uint4`` and its like, one byte an element."""
+    """Return a tensor, viewed as bytes if PyTorch cannot copy its dtype: ``uint4`` and such, one byte per element."""
     return tensor.view(torch.uint8) if tensor.dtype in _WITHOUT_COPIES else tensor
 
 
@@ -92,18 +92,18 @@ def piece(at: int, flat: Any) -> Piece:
 
 
 def read_only(array: HostArray, dtype: Any) -> Any:
-    """Return a flat tensor on an array that must not be written, which PyTorch cannot express."""
+    """Return a flat tensor on an array that must not be written; PyTorch cannot mark it read-only."""
     holder: Any = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
     holder.owner = array  # the tensor keeps its buffer alive, and that the array
     return torch.frombuffer(holder, dtype=dtype)
 
 
 def parts(tensor: Any, size: int) -> list[Any]:
-    """Return one view of a tensor for each rank, behind each other.
+    """Return views of consecutive parts of a tensor, one for each rank.
 
     Raises:
-        DeviceError: the tensor is not in host memory.
-        ProcessGroupError: it is sparse.
+        DeviceError: The tensor is not in host memory.
+        ProcessGroupError: It is sparse.
 
     """
     tensor = in_memory(tensor)
@@ -111,11 +111,11 @@ def parts(tensor: Any, size: int) -> list[Any]:
 
 
 def rows(tensor: Any, size: int, lengths: Sequence[int] | None) -> list[Any]:
-    """Return rows of a tensor for each rank: as many as ``lengths`` says, or equally many.
+    """Return rows of a tensor for each rank: ``lengths`` of them, or equally many.
 
     Raises:
-        DeviceError: the tensor is not in host memory.
-        ProcessGroupError: it is sparse.
+        DeviceError: The tensor is not in host memory.
+        ProcessGroupError: It is sparse.
 
     """
     tensor = in_memory(tensor)
@@ -126,8 +126,8 @@ def check_written(tensor: Any) -> Any:
     """Return a tensor that is to be written, if each of its elements has memory of its own.
 
     Raises:
-        DeviceError: it is not in host memory.
-        ProcessGroupError: it is sparse, has no memory, its storage was freed, or some of its elements may share memory.
+        DeviceError: It is not in host memory.
+        ProcessGroupError: It is sparse, has no memory, its storage was freed, or some of its elements may share memory.
 
     """
     if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
@@ -136,7 +136,7 @@ def check_written(tensor: Any) -> Any:
     steps = sorted((stride, length) for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1)
     last, is_nested = 0, True
     for stride, length in steps:
-        is_nested &= stride > last  # one step along this dimension leads behind all that the smaller ones reach
+        is_nested &= stride > last  # one step along this dimension passes everything that the smaller ones reach
         last += (length - 1) * stride
     if tensor.numel() and not is_nested:
         raise ProcessGroupError(
@@ -147,11 +147,11 @@ def check_written(tensor: Any) -> Any:
 
 
 def in_memory(tensor: Any) -> Any:
-    """Return a tensor whose elements all lie in host memory: this one, the one behind a subclass, or a copy of zeros.
+    """Return a tensor with all elements in host memory: this one, the one behind a subclass, or a copy of zeros.
 
     Raises:
-        DeviceError: it is on a device.
-        ProcessGroupError: it is quantized, sparse, consists of other tensors, or its storage has no memory or is
+        DeviceError: It is on a device.
+        ProcessGroupError: It is quantized, sparse, consists of other tensors, or its storage has no memory or is
             smaller than the tensor.
 
     """
@@ -192,7 +192,7 @@ def in_memory(tensor: Any) -> Any:
 
 
 def _plain(tensor: Any) -> Any:
-    """Return a tensor of PyTorch's own class, on the memory of one of a subclass."""
+    """Return a tensor of PyTorch's own class, on the memory of a subclass's tensor."""
     kind = type(tensor)
     if kind in _PLAIN:
         return tensor
@@ -208,7 +208,7 @@ def _plain(tensor: Any) -> Any:
 
 _Op = distributed.ReduceOp
 _OPS = {_Op.SUM: "sum", _Op.AVG: "mean", _Op.MIN: "min", _Op.MAX: "max", _Op.PRODUCT: "product"}
-#: As gloo and NCCL have them: "or" and "and".
+#: The ops of bools, as in gloo and NCCL: SUM is "or", PRODUCT is "and".
 _OPS_OF_BOOLS = _OPS | {_Op.SUM: "max", _Op.PRODUCT: "min"}
 _WHOLE = {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
 #: The op of means that are written as whole numbers.
@@ -235,10 +235,10 @@ def op_of(opts: Any, tensors: Sequence[Any]) -> str:
 
 
 def check_rank(rank: object, size: int) -> int:
-    """Return a root, which may be a whole number of NumPy or PyTorch.
+    """Return a root as Python's integer; it may be a whole number of NumPy or PyTorch.
 
     Raises:
-        ProcessGroupError: it is none of ``size`` ranks.
+        ProcessGroupError: It is none of ``size`` ranks.
 
     """
     try:
@@ -253,10 +253,10 @@ def check_rank(rank: object, size: int) -> int:
 
 
 def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:
-    """Refuse a list that has not one tensor for each rank.
+    """Refuse a list that does not have one tensor for each rank.
 
     Raises:
-        ProcessGroupError: it has more or fewer than ``size``.
+        ProcessGroupError: It has more or fewer than ``size``.
 
     """
     if len(tensors) != size:
@@ -267,10 +267,10 @@ def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:
 
 
 def check_sizes(collective: str, given: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Refuse flat tensors that differ from those they belong to.
+    """Refuse flat tensors that differ in size or dtype from those they belong to.
 
     Raises:
-        ProcessGroupError: showing both.
+        ProcessGroupError: Its message shows both.
 
     """
     found, wanted = [_form(one) for one in given], [_form(one) for one in expected]

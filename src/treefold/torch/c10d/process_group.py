@@ -1,10 +1,12 @@
 """PyTorch's backend ``"treefold"``: process groups over treefold's links, on one host or on several.
 
-``import treefold.torch`` registers it; ``torch.distributed.init_process_group("treefold")`` then makes such groups,
+``import treefold.torch`` registers it. ``torch.distributed.init_process_group("treefold")`` then makes such groups,
 under ``torchrun`` and wherever else the other backends run. Reductions have the bits of one process that holds all
-ranks' tensors. A call that fails has changed nothing on any rank, with one exception: tensors that do not fit into the
-group's memory for results (``TREEFOLD_GROUP_BYTES``) go through it in parts: after an error some of the output may be
-new and the rest old.
+ranks' tensors.
+
+A call that fails has changed nothing on any rank, with one exception. Tensors that do not fit into the group's memory
+for results (``TREEFOLD_GROUP_BYTES``) are processed in parts: after an error, some of the output may be new and the
+rest old.
 """
 
 from __future__ import annotations
@@ -58,16 +60,16 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Ranks:
-    """One rank's end of the link that joins the ranks. One thread at a time calls its methods, but ``leave``."""
+    """One rank's end of the link between the ranks. One thread at a time calls its methods, except ``leave``."""
 
     def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
-        """Wait until all ranks have come, and join them.
+        """Wait until all ranks have come, and connect them.
 
-        Also where the group may never have a collective: until ranks are joined, none sees that another has ended.
+        This happens even if the group never has a collective: only connected ranks see that another one has ended.
 
         Raises:
-            ConnectError: some have not come in so many seconds, or one has failed.
-            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+            ConnectError: Some have not come in ``seconds``, or one has failed.
+            SharedMemoryError: This system has no shared memory of the needed kind, or none left.
 
         """
         self.rank, self.size = rank, size
@@ -75,15 +77,15 @@ class Ranks:
         self.link = self._link = connect_link(bootstrap, seconds, seconds)
         self.collectives = Collectives(self.link)
         self.reductions = Reductions(self.link)
-        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
+        #: Whether all ranks share a host; and a unique name of this attempt to connect them.
         self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, bootstrap.attempt
 
     def own_cores(self) -> set[int]:
-        """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
+        """Return the cores for a thread that makes this rank's calls beside its computing; an empty set: any.
 
-        Where computing takes all cores, Linux often puts the threads of two ranks on one of them, where these wait for
-        each other, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
-        no shares: the threads of treefold's core, which such calls start, would inherit them.
+        If computing uses all cores, Linux often puts the threads of two ranks on one core, where they wait for each
+        other, while another core is idle. A share of the cores for each rank prevents that. There are no shares over
+        several hosts: the threads of treefold's core, which such calls start, would inherit them.
         """
         cores = sorted(os.sched_getaffinity(0))
         if not self.is_one_host or self.size * torch.get_num_threads() < len(cores):
@@ -93,10 +95,10 @@ class Ranks:
 
     @one_call
     def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
-        """Make a call, and write its results into tensors; a part of it may take ``seconds``.
+        """Make a call, and write its results into tensors; ``seconds``: the most time for one part of it.
 
         Raises:
-            TreefoldError: one of its kinds, on all ranks.
+            TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
         """
         self.link.timeout_seconds = seconds
@@ -106,15 +108,23 @@ class Ranks:
         return result
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the group, waiting for nobody; ``error``: because of what."""
+        """Leave the group without waiting; ``error``: the reason, if there is one."""
         self.link.close(error)
 
 
 def message_group(store: Store, name: str, rank: int, size: int, timeout: timedelta, *, is_one_host: bool) -> Any:
-    """Return a gloo process group for sends and receives alone, without waiting for the other ranks.
+    """Return a gloo process group for sends and receives only, without waiting for the other ranks.
 
-    Two ranks connect when they first have a message. ``is_one_host``: whether all ranks share a host; then
-    this rank listens on the loopback interface only. ``name``: what keys in the store begin with.
+    Two ranks connect with their first message. On one host, this rank listens on the loopback interface only.
+
+    Args:
+        store: The store through which ranks find each other.
+        name: The prefix of the group's keys in it.
+        rank: This rank.
+        size: The number of ranks.
+        timeout: The most time for a message.
+        is_one_host: Whether all ranks share a host.
+
     """
     options = ProcessGroupGloo._Options()  # noqa: SLF001 - there is no public way to devices
     options._devices = _devices(is_one_host)  # noqa: SLF001 - as above
@@ -131,9 +141,15 @@ def _devices(is_one_host: bool) -> list[Any]:  # noqa: FBT001 - the one argument
 
 
 class Moved(NamedTuple):
-    """What a collective moves: pieces of so many bytes behind each other, and those of this rank, by number.
+    """A collective without arithmetic, as pieces of one stream of bytes.
 
-    ``layout``: in words, everything in which ranks must agree. ``result``: what the work's future is to hold.
+    Args:
+        sizes: The bytes of each piece.
+        given: This rank's sources, each with the number of its piece.
+        taken: This rank's targets, each with the number of its piece.
+        layout: Everything in which ranks must agree, in words.
+        result: The value of the work's future.
+
     """
 
     sizes: list[int]
@@ -146,21 +162,21 @@ class Moved(NamedTuple):
 @untraced
 @as_pytorchs
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
-    """Ranks that reduce together. Methods are those that ``torch.distributed``'s functions call, with their arguments.
+    """Ranks that reduce together, with the methods that ``torch.distributed``'s functions call.
 
     Collectives are made one after the other by a thread of the group's own, or by the caller if it waits for them and
-    no other is waiting. Messages go by a gloo group.
+    no other is waiting. A gloo group carries messages.
     """
 
-    #: PyTorch asks it of what ``_get_backend`` returns.
+    #: PyTorch reads this from the result of ``_get_backend``.
     supports_time_estimate = False
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         """Connect the ranks.
 
         Raises:
-            ConnectError: some ranks did not come in time.
-            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+            ConnectError: Some ranks did not come in time.
+            SharedMemoryError: This system has no shared memory of the needed kind, or none left.
 
         """
         super().__init__(rank, size)
@@ -182,7 +198,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[Any], opts: Any) -> Any:
-        """Reduce each tensor into that of one rank."""
+        """Reduce each tensor into the one of the root."""
         return self._reduce(tensors, opts, opts.rootRank)
 
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
@@ -218,11 +234,11 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._all_gather(lambda: columns("all_gather_coalesced", outputs, len(inputs)), inputs, opts)
 
     def all_gather_single(self, output: Any, value: Any, opts: Any) -> Any:
-        """Copy every rank's tensor into one, behind each other."""
+        """Copy every rank's tensor into one, in order of ranks."""
         return self.all_gather_single_coalesced([output], [value], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
-        """Copy every rank's tensors into one each, behind each other."""
+        """Copy every rank's tensors into one each, in order of ranks."""
         return self._all_gather(lambda: [parts(check_written(one), self._ranks.size) for one in outputs], inputs, opts)
 
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
@@ -255,7 +271,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._messages.recv([check_written(one) for one in tensors], peer, tag)
 
     def recv_anysource(self, tensors: list[Any], tag: int) -> Any:
-        """Begin to receive a tensor from whichever rank sends one with the tag."""
+        """Begin to receive a tensor with the tag from any rank."""
         return self._messages.recv_anysource([check_written(one) for one in tensors], tag)
 
     def barrier(self, opts: Any) -> Any:
@@ -268,29 +284,29 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._call(opts, body)
 
     def shutdown(self) -> None:
-        """Leave the group, waiting for nobody."""
+        """Leave the group without waiting."""
         self._leave()
 
     def abort(self) -> None:
-        """Leave the group because something has failed."""
+        """Leave the group because of an error."""
         self._leave(RuntimeError("abort"))
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Change how long collectives wait for ranks that do not come; gloo has no such change for messages."""
+        """Change how long collectives wait for ranks; gloo cannot change it for messages."""
         self._seconds = timeout.total_seconds()
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # PyTorch asks which tensors a group takes, to choose some that hold a program's state. Those of other backends
-        # (``elsewhere``) are not named: it would ask for these backends in C++.
+        # PyTorch reads the devices of a group to choose tensors for a program's state. Devices of other backends
+        # (``elsewhere``) are left out: PyTorch would look for these backends in C++.
         return [torch.device("cpu")]
 
     def supports_tensor_alloc(self, _device: Any) -> bool:
-        """Tell PyTorch that it is to allocate tensors itself."""
+        """Return False: PyTorch allocates tensors itself."""
         return False
 
     def _get_backend(self, device: torch.device) -> Any:
-        # Whoever finds the CPU above asks what takes its tensors; there is nothing but this group.
+        # PyTorch finds the CPU in ``_device_types``, and asks for the backend of its tensors: this group itself.
         return self if device in self._device_types else super()._get_backend(device)
 
     def get_group_store(self) -> Any:
@@ -298,7 +314,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._store
 
     def _set_group_name(self, name: str) -> None:
-        # PyTorch's own attribute reads it from a backend in C++, which this group does not have.
+        # PyTorch's own attribute reads a backend in C++, which this group does not have.
         self._name = name
 
     @property
@@ -313,20 +329,20 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return _NAME
 
     def _call(self, opts: Any, body: Callable[[Flat], Any]) -> CollectiveWork:
-        """Add a call, which returns what its work's future is to hold: a list of tensors."""
+        """Add a call; ``body`` returns the value of its work's future, a list of tensors."""
         seconds = 0.0 if opts is None else opts.timeout.total_seconds()
         seconds, ranks = seconds if seconds > 0 else self._seconds, self._ranks
         is_waited_for = not getattr(opts, "asyncOp", True)  # older releases of PyTorch do not say
         return self._calls.add(lambda: ranks.make(seconds, body), is_waited_for=is_waited_for)
 
     def elsewhere(self, device: str) -> Any:
-        """Return the group of the backend that has a device in this group's string of backends; None if none has."""
+        """Return the group of the backend for a device in this group's backend string; None if none has it."""
         return self._elsewhere.group(self, device, self._seconds)
 
     def shared_mean(self, tensor: Any) -> CollectiveWork:
         """Begin to make the mean of all ranks' tensors, flat, in memory that they share: it must not be written.
 
-        A tensor that is empty or does not fit there becomes the mean itself, and is the result.
+        If a tensor is empty or does not fit there, it takes the mean itself, and is the result.
         """
         self.check_process()
         ranks, host = self._ranks, memory(tensor.detach())
@@ -343,7 +359,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Refuse a call in a forked child.
 
         Raises:
-            GroupError: this process is one.
+            GroupError: This process is one.
 
         """
         if os.getpid() != self._pid:
@@ -377,7 +393,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             write_means(given, flats, self._ranks.size)
 
     def _reduce_scatter(self, outputs: list[Any], find: Callable[[], list[list[Any]]], opts: Any) -> Any:
-        """Reduce the lists that ``find`` finds: for each output, one tensor for each rank."""
+        """Reduce the lists that ``find`` returns: for each output, one tensor for each rank."""
         rank, size = self._ranks.rank, self._ranks.size
 
         def body(flat: Flat) -> list[Any]:
@@ -400,7 +416,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._call(opts, body)
 
     def _all_gather(self, find: Callable[[], list[list[Any]]], inputs: list[Any], opts: Any) -> Any:
-        """Copy every rank's tensors into the lists that ``find`` finds: for each tensor, one place for each rank."""
+        """Copy every rank's tensors into the lists that ``find`` returns: for each tensor, one target for each rank."""
         rank, size = self._ranks.rank, self._ranks.size
 
         def moved(flat: Flat) -> Moved:
@@ -436,7 +452,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._move(collective, find, opts, root)
 
     def _exchange(self, find: Callable[[], tuple[list[Any], list[Any]]], result: list[Any], opts: Any) -> Any:
-        """Make an all-to-all of the tensors that ``find`` finds: those to send, and those to write."""
+        """Make an all-to-all of the tensors that ``find`` returns: those to send, and those to write."""
         rank, size = self._ranks.rank, self._ranks.size
 
         def moved(flat: Flat) -> Moved:
@@ -454,7 +470,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._move("all_to_all", moved, opts)
 
     def _move(self, collective: str, find: Callable[[Flat], Moved], opts: Any, root: int | None = None) -> Any:
-        """Add a call that moves what ``find`` finds."""
+        """Add a call that moves the pieces that ``find`` returns."""
 
         def body(flat: Flat) -> list[Any]:
             if root is not None:
@@ -470,7 +486,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
 
 def register() -> None:
-    """Make the backend known to ``torch.distributed``."""
+    """Register the backend with ``torch.distributed``."""
     distributed.Backend.register_backend(_NAME, TreefoldProcessGroup, devices=["cpu"])
 
 

@@ -1,7 +1,7 @@
-"""Reductions of flat tensors: in batches where the memory for results does not hold them, and means of whole numbers.
+"""Reductions of flat tensors: in batches that fit the memory for results, and means of whole numbers.
 
-Means of whole numbers are written as whole numbers: the exact mean without its fraction, which is how NCCL divides.
-Sums of 64 bits would overflow. So numbers travel as two halves, whose sums 2³¹ ranks cannot fill.
+Means of whole numbers are written as whole numbers: the exact mean without its fraction, as in NCCL. Sums of 64-bit
+numbers would overflow, so numbers travel as two halves; the sums of halves fit 64 bits on up to 2³¹ ranks.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from treefold.group.transport.link import GroupLink
 from treefold.torch.c10d.flat import WHOLE_MEAN, piece, words
 
 _LINE = 64
-#: More bytes than any tensor has: columns that lie so far apart in a stream are never the same bytes of it.
+#: More bytes than any tensor has: columns at this distance in a stream never overlap.
 _STREAM = 1 << 62
 
 
 def cut_in_place(flats: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
-    """Cut flat tensors that are reduced in place.
+    """Cut flat tensors that are reduced in place into batches.
 
     Raises:
-        ProcessGroupError: they go in several batches, and some share memory: they would be reduced twice.
+        ProcessGroupError: There are several batches, and some tensors share memory: that would be reduced twice.
 
     """
     batches = cut([[flat] for flat in flats], most_bytes)
@@ -41,8 +41,8 @@ def cut_in_place(flats: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]
 def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
     """Cut columns of flat tensors into batches of at most ``most_bytes``.
 
-    The tensors of a column are cut at the same elements. A batch has one element of each at least. The longest tensor
-    counts for all of its column: it is the same on all ranks, while a rank's own end may differ.
+    The tensors of a column are cut at the same elements. A batch has at least one element of each. The longest tensor
+    decides for its column: it has the same length on all ranks, while a rank's own end may differ.
     """
     batches: list[list[list[Any]]] = [[]]
     used = 0
@@ -60,19 +60,19 @@ def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any
 
 
 def parts_of(link: GroupLink, batches: Sequence[Any], flats: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-    """Give the parts of a call on tensors, each with what all ranks have to agree in if there are several."""
+    """Yield the parts of a call on tensors, each with the words in which all ranks must agree if there are several."""
     whole = words(flats) if len(batches) > 1 else ""
     for number, batch in enumerate(link.parts(batches), 1):
         yield batch, f"part {number} of {len(batches)} of {whole}" if whole else ""
 
 
 def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
-    """Cut columns with the end of each behind it. Sources that one batch would overwrite for a later one are copied."""
+    """Cut columns, each with its end; copy sources that one batch would overwrite before a later one reads them."""
     pairs = list(zip(columns, ends, strict=True))
     batches = cut([[*column, end] for column, end in pairs], most_bytes)
     if len(batches) == 1:
         return batches
-    # Every column as a stream of its own: only its own end may lie where a source does.
+    # Each column gets a range of its own in the stream: a source may coincide with the end of its own column only.
     written = [piece(number * _STREAM, end) for number, end in enumerate(ends)]
 
     def apart(flat: Any, number: int) -> Any:
@@ -87,14 +87,14 @@ _BITS = 32
 
 
 def as_sums(op: str, flats: list[Any]) -> tuple[list[Any], str, str]:
-    """Return what travels for flat tensors, by which op, and what ranks agree in: with another op all is as it was."""
+    """Return the flat tensors that travel, the op, and words that ranks must agree in; only ``WHOLE_MEAN`` differs."""
     if op != WHOLE_MEAN:
         return flats, op, ""
     return [_halves(flat) for flat in flats], "sum", op
 
 
 def _halves(flat: Any) -> Any:
-    """Return whole numbers as int64, twice as many: what stands above 32 bits of each, then the 32 bits of each."""
+    """Return whole numbers as twice as many int64: the bits above 32 of each, then the low 32 bits of each."""
     numbers = flat.numpy()
     wide = numbers if numbers.itemsize == np.int64().itemsize else numbers.astype(np.int64)
     low = wide & wide.dtype.type((1 << _BITS) - 1)

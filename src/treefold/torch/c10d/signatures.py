@@ -1,10 +1,11 @@
-"""The calls of a process group as PyTorch's own process groups take them, which are overloaded in C++.
+"""The signatures of a process group's methods, as PyTorch's own process groups have them, overloaded in C++.
 
-After the tensors stand options, or some of their fields. One tensor may stand for a list of tensors, and some calls
-have an older name. ``torch.distributed``'s functions always bring lists and options; DDP on uneven inputs does not.
-Calls on tensors of another device go to the group of the backend that has it: those of ``"cpu:treefold,cuda:nccl"`` on
-GPUs, for instance. PyTorch 2.13 lets a process group in Python stand for all devices of such a string, and makes none
-of the others.
+After the tensors come options, or some of their fields. One tensor may replace a list of tensors, and some methods have
+an older name. ``torch.distributed``'s functions always pass lists and options; DDP on uneven inputs does not.
+
+Calls on tensors of another device go to the group of the backend for it, such as GPUs in ``"cpu:treefold,cuda:nccl"``.
+In PyTorch 2.13, a process group in Python takes the place of all backends in such a string, so the others are made
+here.
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ from treefold.errors import ProcessGroupError
 from treefold.errors.words import short
 
 _Group = TypeVar("_Group", bound=type)
-#: Fields of options that arguments name otherwise.
+#: Fields of options that have another name as arguments.
 _FIELDS = {"op": "reduceOp", "root": "rootRank"}
 
 
 class _Form(NamedTuple):
-    """The arguments of a method: tensors and sizes, ``num_before`` in number, then options or some of their fields.
+    """The arguments of a method: tensors and sizes, then options or some of their fields.
 
-    ``options``: their class, if there are any. ``takes_lists``: whether one tensor may stand for a list of tensors.
-    ``older``: the method's name in earlier releases.
+    Args:
+        num_before: The number of tensors and sizes.
+        options: The class of the options; None if the method has none.
+        fields: The fields of the options that may be passed themselves.
+        takes_lists: Whether one tensor may replace a list of tensors.
+        older: The method's name in earlier releases.
+
     """
 
     num_before: int
@@ -66,7 +72,7 @@ _FORMS = {
 
 
 def as_pytorchs(group: _Group) -> _Group:
-    """Let the methods of a class of process groups take what PyTorch's own take; they get lists and options."""
+    """Give a class's methods the signatures of PyTorch's process groups; the methods get lists and options."""
     for name, form in _FORMS.items():
         method = getattr(group, name)
         for one in filter(None, (name, form.older)):
@@ -92,10 +98,10 @@ def _as_pytorchs(method: Callable[..., Any], name: str, form: _Form) -> Callable
 
 
 def _options(call: str, form: _Form, *given: Any, **named: Any) -> Any:
-    """Return the options of a call: those that it brings, or new ones of what stands in their place.
+    """Return the options of a call: those that were passed, or new ones with the fields that were.
 
     Raises:
-        ProcessGroupError: what stands there is something else.
+        ProcessGroupError: Something else was passed.
 
     """
     brought = [*given, *named.values()]
@@ -114,19 +120,20 @@ _HOST = "cpu"
 
 
 class Elsewhere:
-    """The other backends' groups of the same ranks: each is made when a tensor on its device first comes.
+    """The groups of other backends with the same ranks, each made when a tensor on its device first comes.
 
-    All ranks make the same calls, so all make that group at the same time. It lives as long as PyTorch's default group.
+    All ranks make the same calls, so all make that group at the same time. Such a group lives as long as PyTorch's
+    default group.
     """
 
     def __init__(self, own: str) -> None:
-        """Begin with none. ``own``: the name of the backend whose tensors are not elsewhere."""
+        """Begin without groups. ``own``: the name of this backend, which has no group here."""
         self._own = own
         self._groups: dict[str, Any] = {_HOST: None}
         self._making = threading.Lock()
 
     def group(self, asked: Any, device: str, seconds: float) -> Any:
-        """Return the group that has a device of the group that is asked; None if none has."""
+        """Return the group for a device in the backend string of the group ``asked``; None if none has it."""
         with self._making:
             if device not in self._groups:
                 pairs = (pair.split(":") for pair in distributed.get_backend_config(asked).split(","))
@@ -140,7 +147,7 @@ class Elsewhere:
 
 
 def device_of(arguments: tuple[Any, ...] | list[Any]) -> str:
-    """Return the device of the first tensor in lists, or in lists of lists."""
+    """Return the type of the device of the first tensor in lists, or in lists of lists."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             return str(argument.device.type)
