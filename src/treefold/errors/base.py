@@ -71,7 +71,7 @@ class InstallationError(TreefoldError, ImportError):
 
 
 def is_sub_interpreter() -> bool:
-    """Tell whether this is a sub-interpreter, where the import of optree waits for ever."""
+    """Return whether this is a sub-interpreter, where the import of optree waits for ever."""
     name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
     try:
         interpreters = importlib.import_module(name)

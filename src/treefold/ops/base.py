@@ -301,7 +301,7 @@ class CrossDeviceOps(abc.ABC):
         return ReductionTerms(self._fold(op, None), self._own_devices, self._root)
 
     def _follows_topology(self) -> bool:
-        """Tell whether plans can follow a machine's links."""
+        """Return whether plans can follow a machine's links."""
         return False
 
     @abc.abstractmethod

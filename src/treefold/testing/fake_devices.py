@@ -98,7 +98,13 @@ class FakeBackend(ThroughNumpyBackend):
         self.combines: list[RecordedCombine] = []
 
     def array(self, data: Any, device: str) -> FakeArray:
-        """Return a new array on a device, with a copy of ``data``: anything that ``numpy.array`` accepts."""
+        """Return a new array on a device.
+
+        Args:
+            data: The contents, anything that ``numpy.array`` accepts; copied.
+            device: One of the fake devices.
+
+        """
         if device not in self.devices:
             raise ValueError(device)
         return FakeArray(np.array(data), device, self)
@@ -226,7 +232,14 @@ class RecordingBackend(FakeBackend):
     numpy = _Shapes()
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> FakeArray:
-        """Return an array with a shape, a dtype and a device, but without contents."""
+        """Return an array with a shape, a dtype and a device, but without contents.
+
+        Args:
+            shape: Its shape.
+            dtype: Its dtype, by NumPy's name.
+            device: One of the fake devices.
+
+        """
         if device not in self.devices:
             raise ValueError(device)
         return FakeArray(_nothing(shape, dtype), device, self)

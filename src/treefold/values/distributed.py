@@ -106,7 +106,11 @@ class DistributedValues(Generic[T_co]):
         )
 
     def device_of(self, index: int, found: Sequence[str | None]) -> str:
-        """Return the device of component ``index``; ``found``: the device of each of its leaves, None for host memory.
+        """Return the device of a component.
+
+        Args:
+            index: The component's index.
+            found: The device of each of its leaves, None for host memory.
 
         Raises:
             DeviceError: They are several, or not the one that ``devices`` named.
@@ -209,7 +213,14 @@ class Mirrored(DistributedValues[T_co]):
 
     @classmethod
     def made(cls, values: tuple[T_co, ...], devices: tuple[str, ...], plan: Plan | None) -> Mirrored[T_co]:
-        """Return the result of a plan; the components and canonical devices are not checked again."""
+        """Return the result of a plan, without checking it again.
+
+        Args:
+            values: The components.
+            devices: The canonical name of each component's device.
+            plan: The plan that ran; None if there is none.
+
+        """
         mirrored = cls.__new__(cls)  # no __init__: it would look at every component again, in every call
         mirrored._values, mirrored._devices, mirrored.plan = values, devices, plan  # noqa: SLF001 - its own
         return mirrored
