@@ -9,16 +9,16 @@ namespace treefold {
 
 namespace {
 
-// Bytes read and written by one task: enough to pay for handing it out, few enough to share evenly and to be
-// interruptible, and no more than stays in a second-level cache together.
+// Bytes read and written by one task. They are enough to pay for handing it out, few enough to share evenly and to be
+// interruptible, and no more than a second-level cache holds.
 constexpr std::size_t most_task_bytes = std::size_t{1} << 20;
 constexpr std::size_t least_task_bytes = std::size_t{1} << 16;
 // Elements of an array are cut at multiples of this, so that no two tasks write into one cache line.
 constexpr std::size_t most_grain = 1024, least_grain = 64;
-// Results of more bytes than this are written around the caches: they would push out what they are made from.
+// Results of more bytes than this are written around the caches: they would evict the contributions.
 constexpr std::size_t stream_bytes = std::size_t{1} << 22;
-// One thread folds less in about the time that it takes to wake others, which sleep between the steps of a program. Sharing
-// a quarter of this made it slower on two cores, and far slower where other programs used them.
+// One thread folds fewer bytes in about the time that it takes to wake others, which sleep between the steps of a program.
+// Sharing a quarter of this was slower on two cores, and far slower where other programs used them.
 constexpr std::size_t least_shared_bytes = std::size_t{1} << 20;
 
 struct Span {
@@ -53,7 +53,7 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
     if (!item.in_place) written += item.length * item.target_count * item.target_bytes;
   }
   const bool streams = written > stream_bytes;
-  // Four tasks for each thread: whoever is held up loses a quarter of its part to those who are done.
+  // Four tasks for each thread: a thread that is held up loses a quarter of its part to idle threads.
   const std::size_t share = bytes_moved(items) / (4 * Pool::num_threads());
   const std::size_t task_bytes = manner.task_bytes ? manner.task_bytes : std::clamp(share, least_task_bytes, most_task_bytes);
 
@@ -67,7 +67,7 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
       // At least one byte is left, so every turn of the loop takes a grain and comes to an end.
       const std::size_t room = (task_bytes - std::min(filled, task_bytes - 1)) / per_element;
       const std::size_t step = std::max((room + grain - 1) / grain * grain, grain);
-      // A rest of less than a grain joins this task: as one of its own, it would cost more to hand out than to fold.
+      // A remainder of less than a grain joins this task: handing it out would cost more than folding it.
       const std::size_t end = items[i].length - at <= step + grain ? items[i].length : at + step;
       spans.push_back({i, at, end});
       filled += (end - at) * per_element;

@@ -1,4 +1,4 @@
-// One call folds a batch: many arrays, each with its contributions and targets, as they lie in memory.
+// One call folds a batch: many arrays, each with its contributions and targets, in place.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +24,11 @@ struct Item {
 // How a batch walks through memory. Folds use the defaults; the benchmark of the memory limit tries other values.
 struct Manner {
   enum class Stream { large, always, never };
-  std::size_t task_bytes = 0;         // read and written by one task, at most; 0: what suits the caches
-  Stream stream = Stream::large;      // write around the caches; large: only what would not stay there
+  std::size_t task_bytes = 0;         // the most bytes that one task reads and writes; 0: chosen for the caches
+  Stream stream = Stream::large;      // whether to write around the caches; large: if results do not fit them
 };
 
-// Folds all items, on the threads of the pool unless it is soon done. Returns whether `interrupted` ended it early.
+// Folds all items, on the threads of the pool unless they are small. Returns whether `interrupted` ended it early.
 bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner = {});
 
 // Folds all items on this thread if they read and write few bytes; by default, fewer than two tasks. Returns whether it

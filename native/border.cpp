@@ -88,7 +88,7 @@ void without_gil(const std::function<bool(const std::function<bool()>& interrupt
   bool was_interrupted = false;
   std::exception_ptr error;
   try {
-    // An exception must not leave before the GIL is back: Python objects are dropped on the way.
+    // An exception must not leave before the GIL is back: unwinding drops Python objects.
     was_interrupted = body(interrupted);
   } catch (const std::exception&) {  // no memory for the tasks
     error = std::current_exception();

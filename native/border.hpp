@@ -1,4 +1,4 @@
-// What the parts of the Python module share: errors, the loop for a dtype, and running a batch without the GIL.
+// The code that all parts of the Python module share: errors, the loop for a dtype, and running a batch without the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@
 // Raises ValueError.
 [[noreturn]] void refuse(const std::string& sentence);
 
-// What a batch does, by the numbers that Python passes. op is -1 for memory traffic without arithmetic.
+// The operation of a batch, by the numbers that Python passes. op is -1 for memory traffic without arithmetic.
 struct Request {
   int op, accumulate;
   const treefold::Level* level;
@@ -25,10 +25,10 @@ const treefold::Level& level_at(int index);
 Request fold_request(int op, int accumulate, int level);
 // Returns an item without memory, length and number of contributions. Raises ValueError for a dtype that the op lacks.
 treefold::Item item_of(int dtype, const Request& request);
-// Reads weights as Python passes them: whole numbers of so many 32-bit words each. Raises ValueError for other bytes.
+// Reads weights in Python's form: whole numbers of `words_each` 32-bit words. Raises ValueError for other bytes.
 std::vector<std::uint32_t> words_of(const nanobind::bytes& weights, std::size_t words_each);
-// Calls `body` without the GIL, with what tells whether a Python signal handler has raised; raises what that raised if
-// `body` returns true.
+// Calls `body` without the GIL; `interrupted` tells whether a Python signal handler has raised an error. If `body` returns
+// true, raises that error.
 void without_gil(const std::function<bool(const std::function<bool()>& interrupted)>& body);
-// Folds, without the GIL unless the batch is too small for that to pay. Raises what a Python signal handler raised.
+// Folds, without the GIL unless the batch is too small for that to pay. Raises the error of a Python signal handler.
 void run(const std::vector<treefold::Item>& items, const treefold::Manner& manner = {});

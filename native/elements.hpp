@@ -1,4 +1,4 @@
-// What the kernels fold: element types, operations, and the table of loops that every vector level fills.
+// The types of elements, the operations, and the table of loops that every vector level fills.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +50,8 @@ struct Arithmetic {
   const Weights* weights = nullptr;  // one per contribution; MEAN divides by their sum instead
 };
 
-// Folds elements [begin, end) of `count` sources and writes the result into `target_count` targets. `stream`: write
-// around the caches (the targets are not among the sources, and too large to be read again soon).
+// Folds elements [begin, end) of `count` sources and writes the result into `target_count` targets. With `stream` it writes
+// around the caches: the targets are then not among the sources, and too large to be read again soon.
 using Loop = void (*)(const void* const* sources, const Arithmetic& arithmetic, void* const* targets, std::size_t target_count,
                       std::size_t begin, std::size_t end, bool stream);
 
@@ -65,9 +65,9 @@ struct Level {
   const char* name;
   Loop loops[dtype_count][op_count][accumulation_count];
   Loop weighted_mean[dtype_count];
-  const PartialLoops* partial;  // of sums that go on
+  const PartialLoops* partial;  // the loops of partial sums
   WholeSum whole_sums[dtype_count], products[dtype_count];  // of floats
-  Certificate (*certificate)();  // what proves that additions were exact
+  Certificate (*certificate)();  // the proof that additions were exact
   Loop traffic;  // the same reads and writes on bytes, arithmetic left out: the limit that folds are measured against
 };
 

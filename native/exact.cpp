@@ -64,10 +64,10 @@ Number number_of(Dtype dtype, const void* source, std::size_t at) {
   }
 }
 
-// A sum, in limbs of 32 bits that are kept in 64 with a sign: carries wait until all is added.
+// A sum in limbs of 32 bits. Each limb is a signed 64-bit number, so that carries wait until everything is added.
 class Sum {
  public:
-  // Room for numbers below 2^bits, and for those that are added, wherever they begin.
+  // Room for numbers below 2^bits, and for summands that begin at any bit.
   explicit Sum(std::size_t bits) : limbs_(bits / limb_bits + 4) {}
 
   void add(std::uint64_t number, std::size_t shift, bool is_negative) {
@@ -83,7 +83,7 @@ class Sum {
   Natural magnitude(bool& is_negative) {
     is_negative = carry() < 0;
     if (is_negative) {
-      // What the limbs hold of a negative number is a power of two more than it.
+      // The limbs of a negative number hold a power of two more than the number.
       for (std::int64_t& limb : limbs_) limb = -limb;
       carry();
     }
@@ -132,7 +132,7 @@ void Weights::split() {
   const PlainArithmetic mode;
   const std::int64_t length = bit_length(sum_);
   const auto scaled = [&](const Natural& number, double& value) {
-    // Correct rounding to 53 bits tells whether they were enough: nothing is left then.
+    // 53 bits were enough if nothing is left after correct rounding to them.
     Natural rest = number;
     trim(rest);
     const std::int64_t excess = std::max<std::int64_t>(bit_length(rest) - 53, 0);
@@ -160,7 +160,7 @@ void Weights::split() {
     low_.push_back(value - upper);
   }
   scaled(sum_, sum_high_);
-  // What is left of the sum, if 53 bits hold that.
+  // The rest of the sum, if 53 bits hold it.
   Natural rest = sum_;
   const std::int64_t excess = std::max<std::int64_t>(length - 53, 0);
   rest.resize(static_cast<std::size_t>((excess + limb_bits - 1) / limb_bits));

@@ -1,5 +1,5 @@
-// What proves that sums are exact, the weights of a MEAN as whole numbers, and the last tier of exact sums: whole numbers
-// of any size. Shared by all vector levels; docs/how/numbers.md explains the tiers.
+// Certificates of exact sums, the weights of a MEAN as whole numbers, and the last tier of exact sums: whole numbers of any
+// size. Shared by all vector levels; docs/how/numbers.md explains the tiers.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@
 
 namespace treefold {
 
-// How the first tier proves that its additions were exact: by the processor's flag, by the exponents of what is added, or
-// not at all, so that the other tiers do all (tests ask for that).
+// How the first tier proves that its additions were exact: by the processor's flag, or by the exponents of the summands.
+// With `none` it proves nothing, so the other tiers do all the work; tests ask for that.
 #define TREEFOLD_CERTIFICATES(X) X(flag, "flag") X(integers, "integers") X(none, "none")
 #define TREEFOLD_ENUMERATOR(name, text) name,
 #define TREEFOLD_NAME(name, text) text,
@@ -22,7 +22,7 @@ constexpr int certificate_count = sizeof certificate_names / sizeof *certificate
 #undef TREEFOLD_ENUMERATOR
 #undef TREEFOLD_NAME
 
-// What is asked for. A level whose flag fails its test takes integers for it.
+// The certificate that the user asks for. A level with a flag that fails its test uses integers instead.
 inline std::atomic<Certificate> asked_certificate{Certificate::flag};
 
 // Weights of a MEAN: whole numbers above 0, one per contribution, of one number of 32-bit words each, the lowest first.
@@ -38,8 +38,8 @@ class Weights {
 
   // Few bits: the sum is below 2^29, so that quotients by it can be rounded twice, and these are the weights.
   bool are_small() const { return are_small_; }
-  // At most 53 bits each, without its factors of two, and near enough to each other: high + low is the weight times one
-  // power of two for all, in 26 bits each, and scaled both in one.
+  // Each weight has at most 53 bits without its factors of two, and all are near enough to each other. `scaled` is then the
+  // weight times a power of two that is the same for all; high + low is `scaled`, in 26 bits each.
   bool are_split() const { return are_split_; }
   const double* scaled() const { return scaled_.data(); }
   const double* numbers() const { return numbers_.data(); }
@@ -59,8 +59,8 @@ class Weights {
   bool are_small_ = false, are_split_ = false;
 };
 
-// Returns the bits of element `at` of an exact SUM or MEAN, correctly rounded: of the dtype itself for floats, of float32
-// for the MEAN of integers of 8 and 16 bits, of float64 for that of longer ones.
+// Returns the bits of element `at` of an exact SUM or MEAN, correctly rounded. They are bits of the dtype itself for floats;
+// for a MEAN of integers of 8 and 16 bits, of float32; of longer ones, of float64.
 std::uint64_t exact_bits(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at);
 
 }  // namespace treefold

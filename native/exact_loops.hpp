@@ -1,11 +1,11 @@
 // Exact sums and means of floats, rounded once.
 //
 // A block of elements goes through tiers, each of which gives the one right result or declines:
-//  1. additions in an accumulator wide enough that they are exact, as a rule; a certificate proves that they were;
-//  2. sums in float64, and an interval for what their additions may have lost: right if both ends of it are rounded alike
-//     (Ziv). Not for float64, whose ends never are;
-//  3. sums with the errors of their additions (Knuth), and an interval for what is left;
-//  4. whole numbers of any size, element by element (exact.cpp).
+//  1. Additions in an accumulator so wide that they usually are exact; a certificate proves that they were.
+//  2. Sums in float64, and an interval for the errors of their additions. The result is right if both ends of it are rounded
+//     alike (Ziv). Not for float64, where they never are.
+//  3. Sums with the errors of their additions (Knuth), and an interval for what remains.
+//  4. Whole numbers of any size, element by element (exact.cpp).
 // docs/how/numbers.md has the proofs. A block is read from all sources before it is written, as in the other loops.
 #pragma once
 
@@ -41,9 +41,9 @@ inline Vector<Value, N> read_as(const typename Format::Element* p) {
   }
 }
 
-// The memory of a block: its sums (of float64 contributions, those of their upper halves, then those of the rest), and
-// after them its result, which is written from the beginning as they are read. So it takes little of the first-level
-// cache, which contributions that begin at the same place of a page fill alone. By memcpy: it holds more than one type.
+// The memory of a block: first its sums; for float64 those of the upper halves, then those of the rest. The result
+// overwrites them from the beginning as they are read. So the block needs little of the first-level cache, which
+// contributions that begin at the same offset of a page fill alone. By memcpy: it holds more than one type.
 struct Scratch {
   alignas(64) unsigned char bytes[2 * exact_length * sizeof(double)];
 };
@@ -60,12 +60,12 @@ inline void put(unsigned char* bytes, std::size_t at, Vector<Value, N> value) {
   std::memcpy(bytes + at * sizeof(Value), &value, sizeof value);
 }
 
-// AVX-512 has operations that leave the flags alone. So sums that can all be rounded are rounded where they are, in
-// registers, before the flag is read.
+// AVX-512 has operations that leave the flags alone. So sums that all can be rounded are rounded in registers, before the
+// flag is read.
 #if TREEFOLD_VECTORS && defined(__AVX512F__)
 constexpr int quietly = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-// Not MEANs of float64, some of which cannot be told, nor 16-bit floats, which gain nothing.
+// Not for MEANs of float64, some of which need another tier, nor for 16-bit floats, which gain nothing.
 template <class P, class Value, int N>
 constexpr bool rounds_quietly = sizeof(Value) * N == 64 && !P::is_short && !(P::is_double && P::op == Op::mean);
 
@@ -123,8 +123,8 @@ inline void add_up(Scratch& scratch, std::size_t i, const void* const* sources, 
   });
 }
 
-// Tells by the exponents of a block whether sums in an accumulator of `digits` bits are exact: all contributions are
-// multiples of the unit of the least one, and no sum has more such units than the accumulator has whole numbers.
+// Tells by the exponents of a block whether sums in an accumulator of `digits` bits are exact. All contributions are
+// multiples of the unit of the least one, so it suffices that no sum has 2^digits such units or more.
 template <class P, class Value>
 inline bool exponents_are_near(const void* const* sources, const Arithmetic& fold, std::size_t at, std::size_t length) {
   using Bits = typename UnsignedOf<typename P::Element>::type;
@@ -151,7 +151,7 @@ inline bool exponents_are_near(const void* const* sources, const Arithmetic& fol
   return most - least <= digits - Form::bits - growth;
 }
 
-// Fills the scratch with exact sums, or `out` with what they are rounded to, or declines.
+// Fills the scratch with exact sums, or `out` with rounded ones, or declines.
 template <class P, class Value, int N>
 inline bool add_exactly(Scratch& scratch, const void* const* sources, const Arithmetic& fold, std::size_t at,
                         std::size_t length, Certificate certificate, const Divisor& divisor, unsigned char* out) {
@@ -174,7 +174,7 @@ inline bool add_exactly(Scratch& scratch, const void* const* sources, const Arit
   }
 }
 
-// Rounds the sums of the first tier into `out`; false: some cannot be told from them.
+// Rounds the sums of the first tier into `out`; returns false if some need another tier.
 template <class P, class Value, int N>
 inline bool round_sums(const Scratch& scratch, const Divisor& divisor, std::size_t length, unsigned char* out) {
   using Element = typename P::Element;
@@ -216,9 +216,9 @@ inline bool round_sums(const Scratch& scratch, const Divisor& divisor, std::size
   return true;
 }
 
-// The tier of intervals, for N elements. In units of 2^-53 of the sum of all sizes, the sum loses no more than one for each
-// contribution, and the quotient no more than 5: 2 by the sum of weights, which is cut to 53 bits, 1 by the division, and
-// the ends 1 each by their additions and by what `doubt` itself loses.
+// The tier of intervals, for N elements. Errors are counted in units of 2^-53 of the sum of all sizes. The sum loses at most
+// one unit for each contribution. The quotient loses at most 5: 2 by the sum of weights, which is cut to 53 bits, 1 by the
+// division, 1 by the addition that makes an end, and 1 by the rounding of `doubt`.
 template <class P, int N>
 inline Finished<P, N> round_interval(const void* const* sources, const Arithmetic& fold, const Divisor& divisor,
                                      std::size_t at) {
@@ -264,7 +264,7 @@ inline Finished<P, N> round_with_errors(const void* const* sources, const Arithm
       if (r) take(value);
       else sum = value;
     } else {
-      // Products of halves are exact. Those of the lower one may be zeros of the wrong sign, and are left out.
+      // Products of halves are exact. If a product of the lower half is a zero, its sign may be wrong: it is left out.
       const double high = fold.weights->high()[r], low = fold.weights->low()[r];
       const auto take_product = [&](Lanes term, bool is_first) {
         if (is_first) {
@@ -318,7 +318,7 @@ inline void fold_exactly(const void* const* sources, const Arithmetic& fold, con
       passes = passes || is_right(round_with_errors<P, N>(sources, fold, divisor, at + i));
       put<typename P::Element, N>(scratch.bytes, i, done.out);
       if (passes) continue;
-    } else {  // weights of more bits than these tiers take
+    } else {  // weights of more bits than these tiers can use
       done.fails = Vector<double, N>{} + 1.0;
     }
     double fails[N];
@@ -369,7 +369,7 @@ class ExactFold {
     }
   }
 
-  // Leaves the result of a block in the scratch or, if `out` is given, there, and tells whether it did that.
+  // Leaves the result of a block in the scratch, or in `out` if that is given and it can; returns whether it is in `out`.
   template <bool is_vector>
   bool fold(std::size_t at, std::size_t length, Scratch& scratch, [[maybe_unused]] unsigned char* out) {
     constexpr int N = is_vector ? doubles : 1;
@@ -437,7 +437,7 @@ inline void copy_out(const Scratch& scratch, std::size_t nbytes, void* const* ta
   }
 }
 
-// The certificate that this level uses for what is asked for.
+// The certificate that this level uses for the one that the user asks for.
 Certificate certificate();
 
 template <class P>
@@ -448,7 +448,7 @@ void exact_loop(const void* const* sources, const Arithmetic& fold, void* const*
   Scratch scratch;
   ExactFold<P> folds(sources, fold, certificate());
   std::size_t at = begin;
-  // Where results are rounded before the flag is read, what is read must stay until then.
+  // If results are rounded before the flag is read, the contributions must stay until then.
   bool has_only_target = target_count == 1 && !stream_out;
   if constexpr (rounds_quietly<P, double, lanes_of<double>>) {
     for (std::size_t r = 0; r < fold.count; ++r) has_only_target = has_only_target && sources[r] != targets[0];

@@ -1,5 +1,5 @@
-// What sums of float64 are rounded by: errors of additions and products, rounding to odd, and quotients of sums that are
-// known to within an interval.
+// Rounding of sums in float64: errors of additions and products, rounding to odd, and quotients of sums that are known to
+// within an interval.
 #pragma once
 
 #include "elements.hpp"
@@ -21,7 +21,7 @@ template <> struct UnsignedOf<float> { using type = std::uint32_t; };
 template <> struct UnsignedOf<double> { using type = std::uint64_t; };
 // clang-format on
 
-// What is folded: Format of the contributions and of the result; `is_weighted`: a MEAN by weights.
+// A kind of fold: Format of the contributions and of the result; `is_weighted`: a MEAN by weights.
 template <Dtype dtype_, class Format_, Op op_, bool is_weighted_>
 struct Exact {
   using Format = Format_;
@@ -40,7 +40,7 @@ inline Vector<double, N> plus(Vector<double, N> a, Vector<double, N> b) {
   return b == zero ? a : sum;
 }
 
-// The error of a + b, whose rounded sum is `sum`, exactly (Knuth).
+// The exact error of a + b, given the rounded sum (Knuth).
 template <int N>
 inline Vector<double, N> error_of_sum(Vector<double, N> a, Vector<double, N> b, Vector<double, N> sum) {
   const Vector<double, N> part = sum - a;
@@ -53,15 +53,15 @@ inline Vector<double, N> upper_part(Vector<double, N> v) {  // 26 bits, rounded 
   return far - (far - v);
 }
 
-// The error of a · b, whose rounded product is `product`, exactly, within the bounds that callers look at (Dekker).
+// The exact error of a · b, given the rounded product, within bounds that callers check (Dekker).
 template <int N>
 inline Vector<double, N> error_of_product(Vector<double, N> a, Vector<double, N> b, Vector<double, N> product) {
   const Vector<double, N> a1 = upper_part<N>(a), b1 = upper_part<N>(b), a2 = a - a1, b2 = b - b1;
   return a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2);
 }
 
-// Rounds sum + error, |error| at most half a unit of the sum, to odd: to a neighbour in float64 whose last bit is set
-// if it is not one itself. Rounding that on, to fewer bits, is rounding once (Boldo and Melquiond).
+// Rounds sum + error, |error| at most half a unit of the sum, to odd: if it is no float64 itself, to the neighbour with the
+// last bit set. Rounding that to fewer bits next equals rounding once (Boldo and Melquiond).
 template <int N>
 inline Vector<double, N> to_odd(Vector<double, N> sum, Vector<double, N> error) {
   using Bits = Vector<std::uint64_t, N>;
@@ -73,7 +73,7 @@ inline Vector<double, N> to_odd(Vector<double, N> sum, Vector<double, N> error) 
   return error == zero ? sum : moved;
 }
 
-// Narrows float64 to float32 likewise; what is in float32's range and normal there.
+// Narrows float64 to float32 likewise; the value must be normal in float32.
 template <int N>
 inline Vector<float, N> narrow_to_odd(Vector<double, N> v) {
   using Bits = Vector<std::uint64_t, N>;
@@ -84,7 +84,7 @@ inline Vector<float, N> narrow_to_odd(Vector<double, N> v) {
   return convert<float, N>(static_cast<Vector<double, N>>(v == v ? kept : v));
 }
 
-// Rounds float64 that has been rounded to odd, or whose rounding does not hurt, to the format.
+// Rounds float64 to the format, after rounding to odd or where an earlier rounding does not matter.
 template <class P, int N>
 inline Vector<typename P::Element, N> rounded_to(Vector<double, N> v) {
   if constexpr (P::is_double) return canonical<double, N>(v);
@@ -92,7 +92,7 @@ inline Vector<typename P::Element, N> rounded_to(Vector<double, N> v) {
   if constexpr (P::is_short) return P::Format::template pack<N>(canonical<float, N>(narrow_to_odd<N>(v)));
 }
 
-// Where rounding to the format would go wrong on the way: bfloat16 below float32's normal numbers.
+// Not 0 where rounding to the format through float32 is wrong: bfloat16 below float32's normal numbers.
 template <class P, int N>
 inline Vector<double, N> hazard(Vector<double, N> v) {
   const Vector<double, N> zero{}, one = zero + 1.0;
@@ -115,11 +115,11 @@ inline bool any(Vector<double, N> v) {
   return found;
 }
 
-// What a sum is divided by: high + low, scaled.
+// The divisor of a sum: high + low, scaled.
 struct Divisor {
   double high = 1, low = 0;
   double inverse = 1;  // of a power of two; else 0
-  // What sums of the first tier are multiplied by, or else divided.
+  // The factor of sums of the first tier if `multiplies`, else their divisor.
   double number = 1;
   bool multiplies = false;
 
@@ -144,10 +144,10 @@ struct Divisor {
 template <class P, int N>
 struct Finished {
   Vector<typename P::Element, N> out;
-  Vector<double, N> fails;  // not 0: a lane that has to be told otherwise
+  Vector<double, N> fails;  // not 0: a lane that needs another tier
 };
 
-// Tells in which lanes the two ends of an interval are not rounded alike, bit for bit.
+// Not 0 in the lanes where the two ends of an interval are rounded to different bits.
 template <class P, int N>
 inline Vector<double, N> differ(const Vector<typename P::Element, N> (&ends)[2]) {
   double lanes[N] = {};
@@ -160,7 +160,7 @@ inline Vector<double, N> differ(const Vector<typename P::Element, N> (&ends)[2])
   return load<double, N>(lanes);
 }
 
-// Rounds (sum + error ± rest) / divisor, or finds that it cannot tell.
+// Rounds (sum + error ± rest) / divisor, or reports that the interval does not decide it.
 template <class P, int N>
 inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vector<double, N> rest, const Divisor& divisor) {
   using Lanes = Vector<double, N>;
@@ -172,7 +172,7 @@ inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vec
     if constexpr (P::is_double) {
       const Lanes size = magnitude(high);
       const Lanes out = size < zero + 0x1p-900 ? one : size > zero + 0x1p+900 ? one : zero;
-      // What is left beside a sum of 0 may underflow when it is divided, and would pass for nothing.
+      // A rest beside a sum of 0 may underflow when it is divided, and would pass for 0.
       const Lanes beside = rest == zero ? zero : one;
       fails = fails + (size == zero ? beside : out);
     }
@@ -192,7 +192,7 @@ inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vec
     const Lanes whole = left + more;
     const Lanes second = whole / all, again = second * all;
     const Lanes some = (rest * 2.0 + (magnitude(left) + magnitude(low) + magnitude(first * divisor.low)) * 0x1p-49) / all;
-    // Nothing was rounded: also ties are told then.
+    // If nothing was rounded, ties are decided, too.
     const Lanes lost = magnitude(error_of_sum<N>(left, more, whole)) +
                        magnitude((whole - again) - error_of_product<N>(second, all, again)) + rest;
     doubt = lost == zero && divisor.low == 0 ? zero : some;

@@ -52,7 +52,7 @@ Layout row_major_layout(const std::vector<Py_ssize_t>& shape) {
 
 namespace {
 
-// What lives as long as a tensor. Small memory lies behind it in the same block: that is one allocation less.
+// The owner of a tensor's memory. Small memory follows it in the same block, which saves an allocation.
 struct Lent {
   ManagedTensor managed;
   Layout layout;
@@ -91,7 +91,7 @@ NewTensor new_tensor(const ExchangeTable& table, const Layout& layout, nb::dlpac
   lent->managed = {spoken, lent, &give_back, 0, tensor};
   void* made = nullptr;
   if (table.object_from_managed(&lent->managed, &made) != 0) {
-    // Nobody has taken it over: the deleter runs here, and only here.
+    // No tensor has taken it over: the deleter runs here, and only here.
     give_back(&lent->managed);
     throw nb::python_error();
   }

@@ -1,7 +1,7 @@
-// How elements lie in memory and what they become in a register.
+// Formats: the form of elements in memory, and that of their values in registers.
 //
-// A format has: Element (in memory), Value (one lane in a register), Lanes<N> (N lanes), load, store, and narrow, which
-// rounds lanes to what the element can hold ("native" accumulation rounds after every step).
+// A format has: Element (in memory), Value (one lane in a register), Lanes<N> (N lanes), load, and store. Its narrow rounds
+// lanes to values that the element can hold, as "native" accumulation does after every step.
 #pragma once
 
 #include "half.hpp"

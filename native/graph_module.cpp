@@ -79,8 +79,8 @@ int vector_level = 0;
 
 constexpr const char* operation = "TreefoldFold";
 constexpr int ok = 0, invalid_argument = 3, resource_exhausted = 8;  // TF_Code
-// Up to so many bytes, read and written, the thread that TensorFlow gives folds alone: its other threads have other
-// operations to run, which the threads of treefold's pool would hold up.
+// Up to this number of bytes, read and written, TensorFlow's calling thread folds alone: the threads of treefold's pool would
+// hold up TensorFlow's other threads, which run other operations.
 constexpr std::size_t lone_thread_bytes = std::size_t{1} << 24;
 
 struct Status {
@@ -128,7 +128,7 @@ void* create(TF_OpKernelConstruction* construction) {
 
 void remove(void* kernel) { delete static_cast<treefold::Item*>(kernel); }
 
-// What an operation reads: the executor keeps it alive and unchanged while the operation runs.
+// The inputs of an operation; the executor keeps them alive and unchanged while the operation runs.
 struct Inputs {
   std::vector<const void*> memory;
   std::vector<std::int64_t> shape;
@@ -149,7 +149,7 @@ bool read(TF_OpKernelContext* context, Inputs& inputs, Status& status) {
     TF_Tensor* given = nullptr;
     tensorflow.TF_GetInput(context, i, &given, status.status);
     if (!status.is_ok()) return false;
-    const Tensor tensor(given);  // let go of at once: the executor holds it
+    const Tensor tensor(given);  // released at once: the executor holds it
     if (i == 0) {
       inputs.nbytes = tensorflow.TF_TensorByteSize(given);
       inputs.shape = shape_of(given);
@@ -167,7 +167,7 @@ Tensor make_result(const treefold::Item& fold, TF_OpKernelContext* context, cons
   const std::size_t nbytes = inputs.nbytes / fold.source_bytes * fold.target_bytes;
   const int dtype = tensorflow.TF_ExpectedOutputDataType(context, 0), rank = static_cast<int>(inputs.shape.size());
   Tensor result(tensorflow.TF_AllocateOutput(context, 0, dtype, inputs.shape.data(), rank, nbytes, status.status));
-  // Graphs come from files, too, whose attributes may contradict each other.
+  // A graph may come from a file with attributes that contradict each other.
   if (status.is_ok() && tensorflow.TF_TensorByteSize(result.get()) != nbytes) {
     tensorflow.TF_SetStatus(status.status, invalid_argument, "The attributes T, R and dtype of a fold do not fit together.");
   }

@@ -1,5 +1,5 @@
-// What code of a vector level needs: its namespace, so that no code of one level can stand in for another's. It is compiled
-// once per level, each time with other flags and another TREEFOLD_LEVEL. A file of no level has a namespace of its own.
+// The namespace of a vector level, so that no code of one level can replace another's. Such code is compiled once per level,
+// each time with other flags and another TREEFOLD_LEVEL. A file of no level has a namespace of its own.
 #pragma once
 
 #include <cfloat>

@@ -11,8 +11,8 @@
 
 namespace treefold::TREEFOLD_LEVEL {
 
-// Vectors in a block: enough that no addition waits for the one before, and few enough that a block's streamed writes, to
-// eight targets or so, do not take all line buffers at once (8 vectors: 10-20 % slower there).
+// Vectors in a block. They are enough that no addition waits for the one before. They are few enough that a block's streamed
+// writes, to eight targets or so, do not need all line buffers at once (8 vectors: 10-20 % slower there).
 constexpr int block_vectors = 4;
 
 template <class Value>
@@ -96,14 +96,14 @@ inline Vector<Value, N> magnitude(Vector<Value, N> v) {
   return bits_as<Vector<Value, N>>(static_cast<Vector<Bits, N>>(bits_as<Vector<Bits, N>>(v) & (~Bits{0} >> 1)));
 }
 
-// One NaN of all.
+// Replaces every NaN by the canonical one.
 template <class Value, int N>
 inline Vector<Value, N> canonical(Vector<Value, N> v) {
   const Vector<Value, N> nan = Vector<Value, N>{} + std::numeric_limits<Value>::quiet_NaN();
   return v == v ? v : nan;
 }
 
-// What a fold does: Format of the contributions, Result format of what is written, op, and how it accumulates.
+// A kind of fold: Format of the contributions, Result format, op, and accumulation.
 template <Dtype dtype_, class Format_, class Result_, Op op_, Accumulate accumulate_>
 struct Policy {
   using Format = Format_;
@@ -127,8 +127,8 @@ inline float round_to_odd<float>(double value) {
   // Exact, infinite or NaN: no bit was lost that could be remembered.
   if (!(static_cast<double>(near) != value) || near - near != 0) return near;
   std::uint32_t bits = bits_as<std::uint32_t>(near);
-  // Towards zero first, then the last bit set: an odd mantissa is never a tie of the narrower format, so the second
-  // rounding goes the way that the exact value would have gone (Boldo and Melquiond 2008).
+  // First towards zero, then the last bit is set. An odd mantissa is never a tie of the narrower format, so the second
+  // rounding has the direction of the exact value's (Boldo and Melquiond 2008).
   const bool is_beyond = value < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
   return bits_as<float>((is_beyond ? bits - 1 : bits) | 1u);
 }
@@ -150,12 +150,12 @@ inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* c
   }
 }
 
-// The result of a block whose contributions were accumulated, in the format that is written.
+// Turns the accumulated contributions of a block into results, in the format that is written.
 template <class P, int N, int U>
 inline void finish_block(Vector<typename P::Value, N> (&total)[U], const void* const* sources, const Arithmetic& fold,
                          std::size_t at, Vector<typename P::Result::Element, N> (&out)[U]) {
   using Value = typename P::Value;
-  if constexpr (P::op == Op::mean && !is_real<Value>) {  // integers, whose sums float64 holds exactly
+  if constexpr (P::op == Op::mean && !is_real<Value>) {  // float64 holds these sums of integers exactly
     const double divisor = static_cast<double>(fold.count);
     each<U>([&](auto u) {
       const Vector<double, N> quotient = convert<double, N>(total[u]) / divisor;
@@ -206,7 +206,7 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
       }
     });
   }
-  if constexpr (P::multiplies) {  // a partial product below the normal numbers has lost digits: to be settled
+  if constexpr (P::multiplies) {  // a partial product below the normal numbers has lost digits, and is computed again
     const Lanes zero{}, least = zero + std::numeric_limits<Value>::min();
     const Lanes lost = zero + std::numeric_limits<Value>::infinity();
     each<U>([&](auto u) { total[u] = low[u] < least ? lost : total[u]; });
@@ -236,8 +236,7 @@ void fold_loop(const void* const* sources, const Arithmetic& fold, void* const* 
   constexpr std::size_t length = static_cast<std::size_t>(N) * U;
   std::size_t at = begin;
   if (end - begin >= least_aligned / sizeof(typename P::Result::Element)) {
-    // Streamed stores need aligned addresses, and a line that is written whole leaves for memory without being read
-    // first.
+    // Streamed stores need aligned addresses, and a line that is written whole is not read from memory first.
     const std::size_t aligned = begin + elements_to_line<typename P::Result::Element>(targets, target_count, begin);
     for (; at < aligned; ++at) fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
   }

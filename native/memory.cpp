@@ -37,7 +37,7 @@ void* allocate(std::size_t nbytes) {
   const bool is_huge = nbytes >= 2 * huge_page;
   if (posix_memalign(&block, is_huge ? huge_page : line, nbytes) != 0) return nullptr;
 #if defined(__linux__)
-  if (is_huge) madvise(block, nbytes, MADV_HUGEPAGE);  // a wish: fewer faults the first time
+  if (is_huge) madvise(block, nbytes, MADV_HUGEPAGE);  // a hint: fewer faults at first use
 #endif
   return block;
 #endif
@@ -78,8 +78,7 @@ void* HostMemory::take(std::size_t nbytes) {
     const auto found = by_size_.find(size);
     if (found != by_size_.end()) {
       void* const start = found->second->start;
-      // Nobody reads the block any more: it came back with the last owner of the array that it was, and every view is
-      // one.
+      // No one reads the block any more: it came back with the last owner of its array, and every view is an owner.
       oldest_first_.erase(found->second);
       by_size_.erase(found);
       info_.cached_bytes -= size;

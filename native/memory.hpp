@@ -31,7 +31,7 @@ class HostMemory {
   };
   void shrink_to(std::size_t nbytes);
 
-  // Guards all below it. Taken by any thread, with or without the GIL, and across fork().
+  // Guards all members below it. Any thread may lock it, with or without the GIL, and across fork().
   std::mutex mutex_;
   std::list<Block> oldest_first_;
   std::multimap<std::size_t, std::list<Block>::iterator> by_size_;

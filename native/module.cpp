@@ -59,7 +59,7 @@ char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const Arr
   return PyArray_BYTES(array);
 }
 
-// Arrays that are added up with the GIL held, because releasing it takes longer.
+// Bytes that are added up with the GIL held, because releasing it takes longer.
 constexpr std::size_t most_held_bytes = std::size_t{1} << 16;
 
 // The items of a batch with the arrays of pointers that they refer to.
@@ -107,7 +107,7 @@ class Batch {
         refuse("fold got " + name.words() + " that is read-only.");
       }
       pointers[source_count + i] = start;
-      // Results in place are not written around the caches: they are there already, because they were just read.
+      // Results in place are not written around the caches, which hold their memory: it was just read.
       for (std::size_t s = 0; s < source_count; ++s) item.in_place |= pointers[s] == start;
     }
     item.length = static_cast<std::size_t>(length);
@@ -188,7 +188,7 @@ nb::tuple level_names() {
   return nb::tuple(names);
 }
 
-// The names of what Python passes as numbers, each at its number.
+// Names of the numbers that Python passes, each at the index of its number.
 template <std::size_t count>
 nb::tuple tuple_of(const char* const (&names)[count]) {
   nb::list made;

@@ -18,7 +18,7 @@ double rounded_quotient(std::uint64_t whole, std::uint64_t rest, std::uint64_t c
   constexpr std::uint64_t exact = std::uint64_t{1} << 53;
   // Both the numerator and the divisor are exact as double then, and one division rounds once.
   if (whole < exact / count) return static_cast<double>(whole * count + rest) / static_cast<double>(count);
-  // 57 bits of the quotient with a sticky last bit ("round to odd"): rounding those to 53 is rounding once.
+  // 57 bits of the quotient with a sticky last bit ("round to odd"): rounding them to 53 bits equals rounding once.
   int exponent = 0;
   std::frexp(static_cast<double>(whole), &exponent);
   const int shift = exponent - 57;
@@ -47,7 +47,7 @@ double element(Dtype dtype, const void* source, std::size_t at) {
     case Dtype::uint16: return static_cast<const std::uint16_t*>(source)[at];
     case Dtype::uint32: return static_cast<const std::uint32_t*>(source)[at];
     case Dtype::uint64: return static_cast<double>(static_cast<const std::uint64_t*>(source)[at]);
-    default: return 0;  // complex numbers come as reals, and bool is never settled
+    default: return 0;  // complex numbers come as reals, and bool never gets here
   }
 }
 
@@ -60,7 +60,7 @@ struct Contributions {
   double operator[](std::size_t r) const { return element(dtype, sources[r], at); }
 };
 
-// A number mantissa · 2^exponent whose exponent has no bounds; the mantissa is 0.5 to 1, or 0, infinite or NaN.
+// A number mantissa · 2^exponent with an unbounded exponent; the mantissa is 0.5 to 1, or 0, infinite or NaN.
 struct Scaled {
   double mantissa;
   std::int64_t exponent;
@@ -75,7 +75,7 @@ struct Scaled {
   }
   // The value times 2^shift, rounded once more where that is denormal.
   double times_power(std::int64_t shift) const {
-    constexpr std::int64_t beyond = 5000;  // what is scaled by it is 0 or infinite
+    constexpr std::int64_t beyond = 5000;  // scaling by it gives 0 or infinity
     return std::ldexp(mantissa, static_cast<int>(std::clamp(exponent + shift, -beyond, beyond)));
   }
   double in_bounds() const { return times_power(0); }
@@ -88,7 +88,7 @@ Scaled operator-(const Scaled& a) {
   return negative;
 }
 Scaled operator+(const Scaled& a, const Scaled& b) {
-  // Rounded as double rounds: what is shifted out of its bounds is too small to count.
+  // Rounded as double rounds: a term that underflows here is too small to count.
   const std::int64_t exponent = std::max(a.exponent, b.exponent);
   return {a.times_power(-exponent) + b.times_power(-exponent), exponent};
 }
@@ -119,7 +119,7 @@ Parts settle_complex_product(Dtype real, const void* const* sources, std::size_t
 }
 
 double integer_mean(const void* const* sources, std::size_t count, std::size_t at, bool is_signed) {
-  // Every value is q·n + r with 0 <= r < n, so the floor of the mean is Σq + Σr / n. Σq may wrap; it wraps back.
+  // Every value is q·n + r with 0 <= r < n, so the floor of the mean is Σq + Σr / n. If Σq wraps, it wraps back.
   const std::uint64_t n = count;
   std::uint64_t whole = 0, rest = 0;
   for (std::size_t r = 0; r < count; ++r) {

@@ -1,4 +1,4 @@
-// Products whose partial results leave the range of their accumulator, and means of 64-bit integers. These functions are
+// Products with partial results beyond the range of their accumulator, and means of 64-bit integers. These functions are
 // scalar and shared by all vector levels.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace treefold {
 // infinite or NaN only if a contribution is, or if the exact result does not fit.
 double settle_product(Dtype dtype, const void* const* sources, std::size_t count, std::size_t at);
 
-// Returns element `at` of a PRODUCT of complex numbers whose parts have the dtype `real`, no intermediate overflowing.
+// Returns element `at` of a PRODUCT of complex numbers with parts of the dtype `real`; no intermediate value overflows.
 struct Parts {
   double real, imaginary;
 };

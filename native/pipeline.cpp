@@ -10,10 +10,10 @@
 namespace treefold {
 namespace {
 
-constexpr double at_once = 1 + 1e-9;  // what ends within a billionth of the time that has passed ends together
+constexpr double at_once = 1 + 1e-9;  // ends within a billionth of the time so far count as simultaneous
 
-// The chunks that flow on the lanes of one stream. All progress at the same rate, so they end in the order in which
-// they began: a chunk ends when the progress of the stream, counted in chunks, has grown by one since the chunk began.
+// The chunks that flow on the lanes of one stream. All progress at the same rate, so they end in the order in which they
+// began. A chunk ends when the progress of the stream, counted in chunks, has grown by one since the chunk began.
 struct Flow {
   std::int32_t first = none, last = none;  // lanes, linked by `behind`
   double progress = 0, rate = 0, since = 0;  // progress at `since`, and chunks per second from then on
@@ -53,7 +53,7 @@ class Clock {
     start_freed();
     share();
     for (std::size_t round = 1; has_next(); ++round) {
-      // Asking takes the GIL, which costs more than hundreds of events.
+      // The test takes the GIL, which costs more than hundreds of events.
       if (round % 4096 == 0 && interrupted()) return false;
       const double soon = std::max(now_, events_.top().time) * at_once;
       do {
@@ -78,7 +78,7 @@ class Clock {
     is_freed_[lane] = true;
   }
 
-  // Starts every freed lane whose next chunk has all that it needs, and every lane that these starts free in turn.
+  // Starts every freed lane if the needs of its next chunk are met, and every lane that these starts free in turn.
   void start_freed() {
     for (std::size_t next = 0; next < freed_.size(); ++next) {
       const auto lane = freed_[next];
@@ -160,7 +160,7 @@ class Clock {
     join_streams();
     sharing_.changes([this](std::int32_t stream, double rate) {
       Flow& flow = flows_[stream];
-      // Each advance rounds once, so it is left out where nothing has changed.
+      // Each advance rounds once, so it is skipped if nothing has changed.
       if (rate == flow.rate) return;
       advance(flow);
       flow.rate = rate;
@@ -184,8 +184,8 @@ class Clock {
     while (!events_.empty() && !is_latency(events_.top())) {
       const Event event = events_.top();
       Flow& flow = flows_[stream_of(event)];
-      // Neither infinite, by which an event that is queued would be taken for one that is not; nor a reason to correct
-      // the event again and again where it is no number: hostile sizes and bandwidths overflow.
+      // Hostile sizes and bandwidths overflow. An infinite end would make a queued event look like none, so it is bounded;
+      // an end that is NaN must not correct the event again and again, so the comparison is negated.
       const double end = std::min(flow.end, std::numeric_limits<double>::max());
       if (!(end > event.time)) return true;
       flow.queued = end;
@@ -205,7 +205,7 @@ class Clock {
     free(lane);
     const auto task = lanes_.task[lane];
     std::size_t done = ended_[lane];
-    // A chunk is there when its parts on all routes are.
+    // A chunk has arrived when its parts on all routes have.
     for (const auto other : lanes_of_[task]) done = std::min(done, ended_[other]);
     if (done > done_[task]) {
       done_[task] = done;

@@ -6,9 +6,9 @@
 
 namespace treefold {
 
-// Lanes belong to tasks. Ranges of the flat arrays: resources of lane l stand from resource_start[l] on, the needs of
-// task t from need_start[t] on; need i waits for need_counts[i · num_chunks + c] chunks of need_task[i] before chunk c.
-// The caller has checked that all indices are in range.
+// Lanes belong to tasks. In the flat arrays, the resources of lane l begin at resource_start[l], and the needs of task t at
+// need_start[t]. Before chunk c, need i waits for need_counts[i · num_chunks + c] chunks of need_task[i]. The caller has
+// checked that all indices are in range.
 struct Lanes {
   std::size_t num_lanes, num_tasks, num_resources, num_chunks;
   const std::int32_t* task;
@@ -22,8 +22,8 @@ struct Lanes {
   const double* capacities;  // bytes per second
 };
 
-// Fills starts and stops, num_lanes × num_chunks seconds each; what never happens is left as it was. `interrupted`,
-// called now and then, ends the run if it returns true. Returns whether it ran to its end.
+// Fills starts and stops, num_lanes × num_chunks seconds each; times of chunks that never move stay as they were. The run
+// calls `interrupted` now and then, and ends if it returns true. Returns whether it ran to its end.
 bool run_pipeline(const Lanes& lanes, double* starts, double* stops, bool (*interrupted)());
 
 }  // namespace treefold

@@ -1,4 +1,4 @@
-// What the clock of the simulator waits for: at most one event for each of a fixed number of keys, the first on top.
+// The events that the simulator's clock waits for: at most one for each of a fixed number of keys, the first on top.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ struct Event {
   std::int32_t key;
 };
 
-// A total order: equal times must give the same timeline on every machine. Without branches, because which of two events
-// comes first is what a processor guesses worst.
+// A total order: equal times must give the same timeline on every machine. There are no branches, because processors predict
+// the order of two events badly.
 inline bool is_before(const Event& one, const Event& other) {
   return (one.time < other.time) | ((one.time == other.time) & (one.key < other.key));
 }
@@ -35,7 +35,7 @@ class Events {
   void advance(const Event& event) { rise(place_[event.key], event); }
 
   void replace_top(const Event& event) {
-    // The gap sinks to the bottom, where a later event mostly belongs.
+    // The gap sinks to the bottom, where later events usually belong.
     std::size_t gap = 0;
     for (std::size_t child = 1; child < heap_.size(); child = 2 * gap + 1) {
       if (child + 1 < heap_.size()) child += is_before(heap_[child + 1], heap_[child]);

@@ -54,8 +54,8 @@ class Streams {
 
 // The max-min fair rates of streams, in chunks per second, by progressive filling: all rates rise together, and when a
 // resource is full, the rates of its streams stop. After a change, only streams that are connected to it through shared
-// resources are recomputed. Rates below `floor_` stay as well: it is the lowest level at which a resource of a changed
-// stream is full, before or after the change, and below it all rates rise as they did.
+// resources are recomputed. Rates below `floor_` stay as well: that is the lowest level at which a resource of a changed
+// stream is full, before or after the change. Below it, all rates rise as before.
 class Sharing {
  public:
   Sharing(const Lanes& lanes, const Streams& streams)
@@ -89,13 +89,13 @@ class Sharing {
     }
   }
 
-  // Calls take(stream, rate) for all active streams whose rate may have changed since the last call.
+  // Calls take(stream, rate) for all active streams that may have a new rate since the last call.
   template <typename Take>
   void changes(const Take& take) {
     ++round_;
     for (const auto resource : changed_) lower_floor(resource);
-    // Streams that are fixed in one go may differ from their resources' shares by the factor `same`: without a margin,
-    // one that belongs to the change could pass for one below it.
+    // Streams that are fixed together may differ from their resources' shares by the factor `same`. Without a margin, a
+    // stream that the change affects could seem to be below the floor.
     floor_ *= 1 - 10 * (same - 1);
     for (const auto resource : changed_) {
       is_changed_[resource] = false;
@@ -123,7 +123,7 @@ class Sharing {
         }
       }
       before = level;
-      level = weight > 0 ? left / weight : never;  // rises, because what stays below the level leaves more to the rest
+      level = weight > 0 ? left / weight : never;  // rises, because streams that stay below the level leave more to the others
       if (level >= floor_) return;
     } while (level > before);
     floor_ = level;

@@ -30,7 +30,7 @@ constexpr auto interrupt_period = std::chrono::milliseconds(20);
 
 std::atomic<Pool*> current{nullptr};
 std::mutex making;  // guards the creation of `current`
-// The pool whose workers are doing tasks of this thread; null outside of Pool::run.
+// The pool that runs tasks of this thread on its workers; null outside of Pool::run.
 thread_local Pool* sharing = nullptr;
 
 inline void pause() {
@@ -71,15 +71,15 @@ class SignalsBlocked {
 #endif
 };
 
-// Does the tasks of lane `own`, then steals from the other lanes. A thread does every task whose number it has drawn:
-// `stopped` is tested before the draw, so stopping loses no task.
+// Does the tasks of lane `own`, then steals from the other lanes. A thread does every task that it has drawn: `stopped` is
+// tested before the draw, so stopping loses no task.
 template <class Lane, class Task>
 void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<bool>& stopped, const Task& task) {
   for (std::size_t turn = 0; turn < count; ++turn) {
     Lane& lane = lanes[(own + turn) % count];
     while (!stopped.load(std::memory_order_relaxed)) {
-      // Each number is drawn once, whoever draws it. Numbers beyond the end stand for no task.
-      // Only that it is one operation matters: what a task reads was published by `state_`, and what it writes is read
+      // Each number is drawn once, by any thread. Numbers beyond the end stand for no task.
+      // Only atomicity matters here, not order: `state_` has published the inputs of tasks, and their results are read
       // after wait_for_workers().
       const std::size_t i = lane.next.fetch_add(1);
       if (i >= lane.end) break;
@@ -91,10 +91,10 @@ void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<boo
 }  // namespace
 
 Pool& Pool::of_this_process() {
-  // Pairs with the release store below: whoever sees the pointer sees a pool that is fully made.
+  // Pairs with the release store below: a thread that sees the pointer sees a pool that is fully made.
   if (Pool* pool = current.load(std::memory_order_acquire)) return *pool;
   const std::lock_guard<std::mutex> lock(making);
-  // Asked again under the lock: another thread may have made it between the two lines above.
+  // Tested again under the lock: another thread may have made it between the two lines above.
   if (current.load() == nullptr) {
 #if defined(__unix__) || defined(__APPLE__)
     // fork() copies a mutex as it is. This thread therefore holds `making` across fork(), and the child can unlock it.
@@ -166,8 +166,8 @@ void Pool::wait_for_workers() noexcept {
   // Closes the door: a join is a compare-and-swap on the same word, so each worker has either joined before, and is
   // waited for, or never joins this job.
   state_.fetch_and(~std::uint64_t{1});
-  // Acquire, for what the workers wrote before they left, with release: the caller reads the results next. They leave
-  // by read-modify-writes, so the last value read here continues the release sequences of all of them.
+  // Acquire pairs with the release by which each worker leaves: the caller reads their results next. Workers leave by
+  // read-modify-writes, so the last value read here continues the release sequences of all of them.
   for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
     // With more threads than cores, the worker may need this core to finish.
     turn % 1024 != 0 ? pause() : std::this_thread::yield();
@@ -184,7 +184,7 @@ void Pool::send_workers_away() noexcept {
 bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task, const std::function<bool()>& interrupted) {
   const std::size_t threads = num_threads();
   // Acquire pairs with the release at the end of run(): the plain members that offer() writes are handed from holder to
-  // holder. The flag is tried, never waited for: whoever holds it may be this very thread, below a signal handler.
+  // holder. The flag is tried, never waited for: its holder may be this very thread, below a signal handler.
   const bool shares = count > 1 && threads > 1 && !is_busy_.exchange(true, std::memory_order_acquire);
   Lane own_lane;
   own_lane.end = count;
@@ -200,7 +200,7 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task, 
   auto asked = Clock::now();
   take(lanes, lane_count, 0, stopped, [&](std::size_t i) {
     {
-      // Not around `interrupted`: a signal handler sees the caller's mode, and what it changes there stays.
+      // Not around `interrupted`: a signal handler sees the caller's mode, and may change it for good.
       const PlainArithmetic mode;
       task(i);
     }

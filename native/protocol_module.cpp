@@ -14,7 +14,7 @@ namespace tg = treefold::group;
 
 namespace {
 
-// The tables of the protocol, by names, for those who step through it.
+// The tables of the protocol, by names, for tests that step through it.
 nb::dict protocol() {
   nb::dict tables;
   nb::list moves;
@@ -39,7 +39,7 @@ nb::dict protocol() {
   return tables;
 }
 
-// What tests set: at which stage, moment, operation and chunk Python is called. Never released: it may outlive Python.
+// A function that tests set, called with the stage, moment, operation and chunk. Never released: it may outlive Python.
 PyObject* hook_for_tests = nullptr;
 
 void call_hook(tg::Stage stage, tg::Moment moment, std::uint64_t sequence, std::size_t chunk) {

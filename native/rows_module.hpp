@@ -17,15 +17,15 @@ struct Row {
   std::size_t nbytes() const { return length * itemsize; }
 };
 
-// Memory of a call that is read, or read and written.
+// Memory that a call reads, or reads and writes.
 struct Extent {
   const char *begin, *end;
   bool is_written;
 };
 
-// Tells what DLPack does not say: whether a tensor's storage, which may have been resized, has all of an array, and any
-// memory at all, without which it seems to begin at its offset from address zero. `methods`, of the tensor's type, return its
-// storage, that one's nbytes and the tensor's offset in it; none of those behind them may return True.
+// Returns whether a tensor's storage holds all of an array, which DLPack leaves out: the storage may have been resized, or may
+// have no memory, and the array then seems to begin at its offset from address zero. The first three of `methods` return the
+// tensor's storage, the storage's nbytes, and the tensor's offset in it. No further one may return True.
 bool is_whole(nanobind::handle tensor, const void* start, const nanobind::tuple& methods, std::size_t length,
               std::size_t itemsize);
 

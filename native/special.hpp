@@ -50,7 +50,7 @@ void complex_product(const void* const* sources, const Arithmetic& fold, void* c
   }
 }
 
-// The MEAN of 32-bit integers: by `few` up to 2^20 contributions, whose sum float64 holds; beyond, by whole numbers.
+// The MEAN of 32-bit integers: by `few` up to 2^20 contributions, because float64 holds their sum; else by whole numbers.
 template <Dtype dtype, class Result, Loop few>
 void integer_mean_of_any_count(const void* const* sources, const Arithmetic& fold, void* const* targets,
                                std::size_t target_count, std::size_t begin, std::size_t end, bool stream_out) {

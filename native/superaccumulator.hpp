@@ -11,13 +11,13 @@
 
 namespace treefold {
 
-// Words of 32 bits that are kept in 64 with a sign, the lowest first, so that carries wait.
+// Words of 32 bits, the lowest first. Each is a signed 64-bit number, so that carries can wait.
 class Superaccumulator {
  public:
-  // For 2^64 products of float64, from those of the least numbers on.
+  // Enough for 2^64 products of float64, down to those of the least numbers.
   static constexpr std::size_t count = 136;
 
-  // What was met that is no number.
+  // The special terms that were found.
   bool has_nan = false, has_plus = false, has_minus = false;
 
   // Adds value * 2^shift, which stays below the last two words.
@@ -54,7 +54,7 @@ class Superaccumulator {
  private:
   static constexpr std::uint32_t most_additions = std::uint32_t{1} << 28;  // each adds less than 2^34 to a word
 
-  // Leaves less than 2^32 in every word but the last, which has the sign.
+  // Carries: every word but the last is then below 2^32, and the last has the sign.
   void carry() {
     std::int64_t carried = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -70,7 +70,7 @@ class Superaccumulator {
   std::uint32_t additions_ = 0;
 };
 
-// A part of one array, or of two, whose products are added.
+// A part of one array, or of two with products to be added.
 struct SumSpan {
   const void *first, *second;
   std::size_t begin, end;

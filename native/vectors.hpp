@@ -46,7 +46,7 @@ inline void store(T* p, Vector<T, N> v) {
 
 #if defined(__AVX2__)
 template <class V>
-inline __m128i low_half(V v) {  // of a register, what it holds of `v`; the rest is 0
+inline __m128i low_half(V v) {  // `v` in the low half of a register; the rest is 0
   __m128i all = _mm_setzero_si128();
   std::memcpy(&all, &v, sizeof v);
   return all;
@@ -122,8 +122,8 @@ inline To convert(V v) {
 
 #endif
 
-// Calls f(0) … f(count - 1), each with its index as a constant: the lanes of a block then stay in registers, which a loop
-// over an array of them does not promise.
+// Calls f(0) … f(count - 1), each with its index as a constant. The lanes of a block then stay in registers, unlike in a loop
+// over an array of them.
 template <class Call, std::size_t... at>
 inline void each(std::index_sequence<at...>, Call&& f) {
   (f(std::integral_constant<std::size_t, at>{}), ...);
@@ -133,7 +133,7 @@ inline void each(Call&& f) {
   each(std::make_index_sequence<count>{}, f);
 }
 
-// Two vectors as one of twice the size, where that is what a register holds: one store costs as much as the other.
+// Two vectors as one of twice the size, if a register holds that: both stores cost the same.
 template <std::size_t nbytes>
 struct Pair {
   static constexpr bool fits = false;
@@ -160,11 +160,11 @@ struct Pair<16> {
 };
 #endif
 
-// How far ahead of its loads a loop asks for memory. The processor's own prefetching stops at every page, and a fold
-// reads a page of each source for a short time only: with this, folds of large arrays take 10-25 % less time.
+// How many bytes ahead of its loads a loop prefetches. The processor's own prefetching stops at every page, and a fold reads a
+// page of each source for a short time only. With this, folds of large arrays take 10-25 % less time.
 constexpr std::size_t prefetch_bytes = 512;
 
-// Asks for `nbytes` bytes that will be read soon; that they may lie behind the end of an array does no harm.
+// Prefetches `nbytes` bytes that will be read soon. Bytes beyond the end of an array do no harm.
 template <std::size_t nbytes>
 inline void prefetch_ahead(const void* p) {
 #if TREEFOLD_VECTORS

@@ -77,7 +77,7 @@ void subtract(Natural& a, const Natural& b) {  // a >= b
 }
 
 Quotient divide_by_any(const Natural& number, const Natural& divisor) {
-  // Both are moved so far that the quotient has 63 or 64 bits.
+  // Both are shifted so that the quotient has 63 or 64 bits.
   const std::int64_t shift = 63 - (bit_length(number) - bit_length(divisor));
   Natural rest = shift > 0 ? shifted_left(number, static_cast<std::size_t>(shift)) : number;
   Natural part = shifted_left(divisor, static_cast<std::size_t>(63 + std::max<std::int64_t>(-shift, 0)));
@@ -92,7 +92,7 @@ Quotient divide_by_any(const Natural& number, const Natural& divisor) {
   return {bits, -shift, !rest.empty()};
 }
 
-// The same by a divisor of one word: the highest five words of the number decide all but whether there is more.
+// Divides by one word: the highest five words of the number decide everything except whether there is a remainder.
 Quotient divide_by_word(const Natural& number, std::uint32_t divisor) {
   constexpr std::size_t length = 5;
   std::array<std::uint32_t, length> words{};  // of the quotient, the highest first

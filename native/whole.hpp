@@ -1,5 +1,5 @@
-// Whole numbers of any size, the binary formats that they are rounded to, and what both share with a float's own parts.
-// The last tier of exact sums is made of them (exact.cpp), and what partial sums become that no floats can hold (partial.cpp).
+// Whole numbers of any size, the binary formats that they are rounded to, and the parts of floats. They make the last tier of
+// exact sums (exact.cpp), and the partial sums that floats cannot hold (partial.cpp).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ using Natural = std::vector<std::uint32_t>;
 
 int bit_length(std::uint64_t number);
 std::int64_t bit_length(const Natural& number);
-void trim(Natural& number);  // leaves out highest words of 0
+void trim(Natural& number);  // removes the highest words that are 0
 
 // A binary format: its bits, and those of its significand with the hidden one.
 struct BinaryFormat {
@@ -38,7 +38,7 @@ struct Number {
 // The parts of a float with these bits.
 Number of_float(std::uint64_t bits, const BinaryFormat& format);
 
-// A quotient: 63 or 64 bits, times 2^exponent; `is_more`: there is more below.
+// A quotient: 63 or 64 bits, times 2^exponent; `is_more`: whether there is a remainder.
 struct Quotient {
   std::uint64_t bits;
   std::int64_t exponent;
@@ -47,7 +47,7 @@ struct Quotient {
 
 Quotient divide(const Natural& number, const Natural& divisor);
 
-// Rounds to nearest, ties to even; what is too large becomes infinite.
+// Rounds to nearest, ties to even; too large values become infinite.
 std::uint64_t rounded(const Quotient& value, const BinaryFormat& format);
 
 }  // namespace treefold

@@ -1,9 +1,9 @@
 // Sums over whole arrays, and sums of products, exact: the loops of one vector level.
 //
 // A chunk of elements goes through two tiers, each of which adds all of it exactly or declines:
-//  1. bins (Demmel and Nguyen): adding a number to a large one of a fixed exponent cuts it at a fixed bit; what is cut off
-//     goes to the next bin. If nothing is left behind the last, all was exact. No flag is needed, and no order;
-//  2. whole numbers, added by their exponents (Neal).
+//  1. Bins (Demmel and Nguyen). Adding a number to a large one of a fixed exponent cuts it at a fixed bit, and the lower part
+//     goes to the next bin. If nothing is left after the last bin, the sum is exact. No flag is needed, and no order.
+//  2. Whole numbers, added by their exponents (Neal).
 // docs/how/numbers.md has the proofs.
 #pragma once
 
@@ -42,20 +42,20 @@ struct Terms {
 };
 
 // Lanes that begin as 1.5 * 2^k and stay between 2^k and 2^(k + 1), where floats are multiples of 2^(k - 52). An addition is
-// rounded to one of them; the error of that is a float, which the subtractions give exactly (Dekker), and goes to the next
-// bin. If nothing is left behind the last one, all of it is in the bins. That the first one stays where it is, is seen; the
-// others get errors of known size, and are emptied before they could leave.
+// rounded to such a multiple. Its error is a float, which the subtractions give exactly (Dekker), and goes to the next bin.
+// If nothing is left after the last bin, the bins hold the whole sum. The first bin is tested for leaving its range; the
+// others get errors of known size, and are emptied before they could leave theirs.
 template <class P>
 class Bins {
  public:
-  // So many bins hold most chunks, and one more nearly all.
+  // `few` bins hold most chunks, and `depth`, one more, nearly all.
   static constexpr int few = P::significant <= 24 ? 1 : 2, depth = few + 1;
   static constexpr int N = lanes_of<double>, U = 4;
   static constexpr std::size_t step = static_cast<std::size_t>(N) * U;
 
   Bins() { begin(0); }
 
-  // Adds so many elements, a multiple of `step`, or none of them and returns false.
+  // Adds `length` elements, a multiple of `step`, or adds none and returns false.
   bool add(const void* first, const void* second, std::size_t at, std::size_t length, Superaccumulator& total) {
     if (room_ < length / step) empty(total);
     if (try_bins<few>(first, second, at, length) || try_bins<depth>(first, second, at, length)) return true;
@@ -110,8 +110,8 @@ class Bins {
     room_ = terms;
   }
 
-  // Adds to the first bins alone, or to none. `left`: bits of what they have not taken; `moved`: in which the first one has
-  // differed from where it begins.
+  // Adds to the first D bins, or to none. `left`: the bits that are left after them, of all elements; `moved`: the bits in
+  // which the first bin has differed from its beginning.
   template <int D>
   bool try_bins(const void* first, const void* second, std::size_t at, std::size_t length) {
     Lanes bins[D][U];

@@ -1,9 +1,9 @@
 // The processor's sticky flag "inexact" as a proof that additions were exact.
 //
-// This is the only place that reads the flag. A compiler knows nothing of it: whatever it moves out of the window is not
-// seen, and a wrong sum would pass for an exact one. So the window is one function. The sums, or what they are rounded to by
-// operations that leave the flag alone, go to memory: to the caller's, which "memory" covers, or to a scratch, which is an
-// operand of both asm statements, because a local array whose address stays here may otherwise live in registers.
+// This is the only place that reads the flag. A compiler does not know the flag: if it moved an addition out of the window, a
+// wrong sum would pass for an exact one. So the window is one function, and its results go to memory. They are sums, or sums
+// rounded by operations that leave the flag alone. The caller's memory is covered by "memory". The scratch is an operand of
+// both asm statements, because a local array may live in registers if its address does not leave the function.
 #pragma once
 
 #include "level.hpp"
