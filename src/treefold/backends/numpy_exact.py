@@ -153,7 +153,7 @@ def _divides_near(form: Format, divisor: int) -> bool:
 
 
 def _fold_near(parts: Sequence[Array], form: Format, divisor: int, rounded: Array) -> Array:
-    """Write sums over a divisor where additions in float64 are exact, as near exponents prove; return where.
+    """Write sums over a divisor where near exponents prove that additions in float64 are exact; return where.
 
     A sum is a multiple of the unit of its least contribution, and below 2**53 units it is a float64. Exponents are read
     as integers, so the proof needs no flag of the processor. A quotient is rounded to float64 and then to the dtype; if

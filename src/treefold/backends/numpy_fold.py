@@ -153,7 +153,7 @@ def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> 
 
 
 def clamp(mean: Any, parts: Sequence[Any], *, namespace: Any = np) -> Any:
-    """Move a mean that rounding carried out of the range of its contributions back into it; zeros keep their sign.
+    """Clamp a mean to the range of its contributions, which rounding may have left; zeros keep their sign.
 
     ``namespace``: the module of the arrays' framework.
     """

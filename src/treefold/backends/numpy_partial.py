@@ -247,7 +247,7 @@ def _terms(values: Array, factor: Factor, *, is_wide: bool) -> tuple[list[Array]
 
 
 def _add_pair(arrays: PartialArrays, blocks: Array, values: Array, terms: Sequence[Array], fails: Array) -> Array:
-    """Add values, given as sums of terms. The addition also fails where ``fails`` is True already."""
+    """Add values, given as sums of terms; return the blocks that fail, with those where ``fails`` is True already."""
     assert arrays.rests is not None  # noqa: S101 - for mypy: a block is a pair
     all_sums, all_rests = arrays.sums.reshape(-1, LENGTH), arrays.rests.reshape(-1, LENGTH)
     before = all_sums[blocks]

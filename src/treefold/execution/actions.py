@@ -49,9 +49,10 @@ class LeafActions(NamedTuple):
         return isinstance(action, Combine) or (isinstance(action, Concat) and action.final and self.divides_rows)
 
     def compute(self, action: Action, parts: Sequence[Any]) -> Any:
-        """Return the result of an action that ``computes``; ``parts``: the arrays that it reads, all on one device.
+        """Return the result of an action that ``computes``.
 
-        An ``accumulation_fn`` may write into ``parts``, and may return one of them.
+        ``parts``: the arrays that it reads, all on one device. An ``accumulation_fn`` may write into them, and may
+        return one.
         """
         if isinstance(action, Combine):
             return self._combine(parts, is_final=action.final)

@@ -250,6 +250,9 @@ class MachineTrees:
 
 
 def _in_turn(shares: Sequence[Fraction], number: int) -> int:
-    """Return the share for a pack that was not cut for one: any run of packs meets the shares in proportion."""
+    """Return the index of the share that carries pack ``number``, for packs that were not cut to shares.
+
+    Over any run of packs, shares are met in proportion.
+    """
     ends = list(itertools.accumulate(shares))
     return bisect.bisect_right(ends, (number * _GOLDEN) % 1 * ends[-1])

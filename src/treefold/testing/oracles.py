@@ -29,7 +29,7 @@ _FLOAT64_MEAN = ("int32", "int64", "uint32", "uint64")
 
 @dataclass(frozen=True, slots=True)
 class _FloatFormat:
-    """A binary floating-point format: bits of the significand, and the exponents of its ends."""
+    """A binary floating-point format: the bits of its significand, its least normal and its largest exponent."""
 
     precision: int
     smallest: int
