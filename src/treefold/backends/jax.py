@@ -248,7 +248,7 @@ def _dtype(like: Like, result_dtype: Callable[[Fold, str], str]) -> Any:
     return own if like.fold is None else np.dtype(result_dtype(like.fold, own.name))
 
 
-try:  # what device_put ends in; for eight small arrays device_put itself takes five times as long
+try:  # device_put calls this in the end; for eight small arrays it takes five times as long itself
     from jax._src.lib import xla_client
 
     BATCHED_DEVICE_PUT: Any = xla_client.batched_device_put

@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 _EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
 #: The exponent of 0, of infinities and of NaN: below all others, so that a sum takes the exponent of the other term.
 _NO_EXPONENT = -(2**40)
-#: Beyond the exponents of float64, so that what is scaled by it is 0 or infinite.
+#: Beyond the exponents of float64: scaling by it gives 0 or infinity.
 _BEYOND = 5000
 
 

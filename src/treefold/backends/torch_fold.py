@@ -120,7 +120,7 @@ def _rounded(values: Any, dtype: Any) -> Any:
 def _halfway_float32(values: Any) -> Any:
     """Return float64 values in float32 such that rounding them to 16 bits next is one rounding ("round to odd")."""
     narrow = values.float()
-    is_inexact = (narrow.double() != values) & torch.isfinite(narrow)  # what is too large stays infinite
+    is_inexact = (narrow.double() != values) & torch.isfinite(narrow)  # too large values stay infinite
     is_larger = is_inexact & (narrow.double().abs() > values.abs())
     bits = (narrow.view(torch.int32) - is_larger.int()) | is_inexact.int()
     return bits.view(torch.float32)

@@ -84,7 +84,7 @@ def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) 
 def _check_devices(found: Sequence[str], destinations: Sequence[str]) -> None:
     """Check that arrays on a device lie on their destination; host arrays stand for any ``cpu:k``."""
     for index, (device, destination) in enumerate(zip(found, destinations, strict=True)):
-        # Host arrays without named devices count as cpu:0, cpu:1 …; that is no statement to be held to.
+        # Host arrays without named devices count as cpu:0, cpu:1 …, which no caller has chosen: any ``cpu:k`` is right.
         if device not in {destination, f"cpu:{index}"}:
             raise OutputError(
                 f"out is on {device} where the destinations are "

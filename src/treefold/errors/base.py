@@ -86,7 +86,7 @@ class UnknownNameError(TreefoldError, AttributeError):
     @classmethod
     def of_package(cls, name: str, public: Sequence[str]) -> Self:
         """Return the error for a name, with the name that may be meant, if there is one."""
-        if name.startswith("__"):  # Python asks for these, and nobody reads the sentence
+        if name.startswith("__"):  # Python looks these up itself, and shows no sentence
             return cls(f"treefold has no {name!r}.")
         if name in _MODULES:
             return cls(f"treefold.{name} is a module of its own, which is not loaded: import treefold.{name}.")

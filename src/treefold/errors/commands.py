@@ -10,7 +10,7 @@ from typing import Self
 from treefold.errors.base import TreefoldError
 from treefold.errors.words import bytes_in_words, counted, listed, printable, reason_of, short
 
-_LONGEST_REASON = 160  # characters of what a library says
+_LONGEST_REASON = 160  # characters of a library's message
 _TENSORS_ONLY = "Save named tensors alone, as torch.save(model.state_dict(), ...) does."
 #: The faults of a file: its kind, and the reason.
 _DAMAGE = {

@@ -311,5 +311,5 @@ class ConnectError(GroupError, ConnectionError):
 
 
 def _first_line(problem: str) -> str:
-    """Return what an engine says, without the stack that may follow."""
+    """Return an engine's message, without the stack trace that may follow."""
     return problem.partition("\n")[0].rstrip(". ")[:300]

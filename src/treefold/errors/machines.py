@@ -1,4 +1,4 @@
-"""Errors of machines: their graphs, the files that describe them, and what they cost."""
+"""Errors of machines: their graphs, the files that describe them, and predicted times."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def seconds_in_words(seconds: float) -> str:
     ('0', '835 µs', '10 ms', '2.5 s')
     """
     units = (("s", 1.0), ("ms", 1e-3))
-    unit = next((unit for unit in units if seconds >= 0.9995 * unit[1]), ("µs", 1e-6))  # what rounds to 1 is 1
+    unit = next((unit for unit in units if seconds >= 0.9995 * unit[1]), ("µs", 1e-6))  # 0.9995 rounds to 1.00
     return _in_words(seconds, *unit) if seconds else "0"
 
 

@@ -161,7 +161,7 @@ def _check_like(first: Any, other: Any, index: int) -> None:
     for one, leaf in zip(wanted, leaves, strict=True):
         backend, like = backend_of(leaf), backend_of(one)
         if like is None or (one is None and leaf is None):
-            continue  # the call itself refuses what the first one is
+            continue  # the call itself refuses the first one
         shape, dtype = like.shape_dtype(one)
         words = f"a writable {like.name} array of {dtype} {shape}"
         owner = f"Component {index} of out"

@@ -92,7 +92,7 @@ class _NcclWalk(StepWalk):
         self.wires = {pack: wire for pack, wire in wires.items() if wire is not None}
 
     def take(self, step: Step) -> None:
-        """Do one step; all folds of a pack stand in one."""
+        """Do one step; a step has all folds of a pack, or none."""
         mine, others = defaultdict[int, list[Combine]](list), list[Action]()
         for action in step.actions:
             if action.pack not in self.wires:
@@ -101,7 +101,7 @@ class _NcclWalk(StepWalk):
                 mine[action.pack].append(action)
             elif not self._crosses(action):
                 others.append(action)
-        # Everything is evaluated before anything is written: actions of a step may stand in any order.
+        # Everything is evaluated before anything is written: the order of actions within a step does not count.
         written = [(action.target, self.evaluate(action)) for action in others]
         for folds in mine.values():
             written += self._all_reduce(folds)

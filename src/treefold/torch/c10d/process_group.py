@@ -322,7 +322,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """The name under which PyTorch knows the group; a device mesh asks for it."""
         return self._name
 
-    pg_name = group_name  # another place in PyTorch asks for it so
+    pg_name = group_name  # another part of PyTorch reads this name
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
         """Return the name under which the backend is registered."""
