@@ -36,7 +36,7 @@ class GroupedOps:
         """Reduce many values of all ranks in one call, each to this rank's destinations.
 
         Raises:
-            TreefoldError: one of its kinds, on all ranks.
+            TreefoldError: A subclass from ``treefold.errors``, on all ranks.
 
         """
         values = [as_distributed(value, "per_replica_value") for value, _ in pairs]

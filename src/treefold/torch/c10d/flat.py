@@ -285,7 +285,7 @@ def columns(collective: str, rows: Sequence[Sequence[Any]], count: int) -> list[
     """Return, for each of ``count`` tensors, its entry of every row.
 
     Raises:
-        ProcessGroupError: a row has more or fewer entries.
+        ProcessGroupError: A row has more or fewer entries.
 
     """
     for row in rows:
