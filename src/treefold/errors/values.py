@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
@@ -58,8 +58,27 @@ class NotFiniteError(TreefoldError, RuntimeError):
     """A norm of gradients had to be finite and is not; PyTorch's own function raises a ``RuntimeError``, too."""
 
 
+_CAUSES = (
+    "Usual causes: ranks with another number of threads or another kind of processor, an operation that is not "
+    "deterministic, a generator that is not seeded or seeded by the rank, a module that keeps state from one "
+    "micro-batch to the next, data in another order, a sum or norm that is not treefold's."
+)
+
+
 class NotReproducibleError(TreefoldError, AssertionError):
     """A training whose bits are not those of another rank, or of another number of ranks."""
+
+    @classmethod
+    def between(cls, where: str, known: Mapping[str, object], found: Mapping[str, object]) -> Self | None:
+        """Name the first thing that differs, how many others do, and the usual causes; return None if nothing does.
+
+        ``where``: what differs from what, such as "Micro-batch 0 differs on rank 1 from rank 0".
+        """
+        names = [name for name in {**known, **found} if known.get(name) != found.get(name)]
+        if not names:
+            return None
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return cls(f"{where}, in {names[0]}{others}. {_CAUSES}")
 
 
 class OutputError(TreefoldError, ValueError):

@@ -5,6 +5,7 @@ from treefold.testing.conformance import CONFORMANCE, Adapter, Case
 from treefold.testing.fake_devices import FakeArray, FakeBackend, RecordingBackend
 from treefold.testing.inputs import mixed_values, owned, owned_sum, special_values
 from treefold.testing.oracles import assert_same_bits, fold_arrays, fold_numbers, result_dtype, rounded
+from treefold.testing.same_training import assert_same_training
 
 __all__ = [
     "CONFORMANCE",
@@ -16,6 +17,7 @@ __all__ = [
     "FakeOutOfMemoryError",
     "RecordingBackend",
     "assert_same_bits",
+    "assert_same_training",
     "fold_arrays",
     "fold_numbers",
     "mixed_values",

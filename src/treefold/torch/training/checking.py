@@ -12,12 +12,6 @@ import torch
 from treefold.errors import NotReproducibleError
 from treefold.group import Group
 
-CAUSES = (
-    "Usual causes: ranks with another number of threads or another kind of processor, an operation that is not "
-    "deterministic, a generator that nobody seeded or that is seeded by the rank, a module that keeps state from one "
-    "micro-batch to the next, data that comes in another order"
-)
-
 #: What each rank runs: its numbers of micro-batches, in two orders.
 ORDERS = ((0, 1, 0), (1, 0, 0))
 
@@ -58,14 +52,7 @@ def compare(found: Sequence[tuple[str, Mapping[str, str]]], group: Group | None)
     for rank, one in enumerate(texts):
         for what, digests in json.loads(one):
             other, known = first.setdefault(what, (rank, digests))
-            differing = differing_names(known, digests)
-            if differing:
-                where = f"in two runs on rank {rank}" if rank == other else f"on rank {rank} from rank {other}"
-                raise NotReproducibleError(f"{what} differs {where}, in {differing}. {CAUSES}.")
-
-
-def differing_names(known: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Return the first name that has two digests, and how many others there are; nothing if all are equal."""
-    names = [name for name in {**known, **found} if known.get(name) != found.get(name)]
-    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return names[0] + others if names else ""
+            where = f"in two runs on rank {rank}" if rank == other else f"on rank {rank} from rank {other}"
+            error = NotReproducibleError.between(f"{what} differs {where}", known, digests)
+            if error is not None:
+                raise error

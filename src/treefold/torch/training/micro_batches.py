@@ -123,6 +123,7 @@ class MicroBatches:
         """
         words = read_weight(weight)
         begun = self._begun()
+        self._gradients.check_layers()
         begun.open(step, index)
         is_surplus = index % self.ranks != self.rank
         if is_surplus:
@@ -206,6 +207,7 @@ class MicroBatches:
         if problem:
             raise ArgumentError(problem)
         compare([("The run", digests(self._model, optimizer, {}, is_state=True))], self._group)
+        self._gradients.check_layers()
         found = []
         with restored(self._model):
             for index in (each % self.per_step for each in ORDERS[self.rank % len(ORDERS)]):

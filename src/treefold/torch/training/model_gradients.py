@@ -60,7 +60,6 @@ class ModelGradients:
     @contextmanager
     def one_pass(self, words: int) -> Iterator[None]:
         """Keep frameworks from reducing the gradients of a micro-batch, whose weight is given in units of 2**-64."""
-        self._check_layers()
         with ExitStack() as stack:
             for wrapper in self._wrappers:
                 stack.enter_context(wrapper.no_sync())
@@ -118,7 +117,13 @@ class ModelGradients:
                 )
         return trained
 
-    def _check_layers(self) -> None:
+    def check_layers(self) -> None:
+        """Refuse layers that keep state from one micro-batch to the next.
+
+        Raises:
+            ArgumentError: naming one.
+
+        """
         for name, one in self._model.named_modules():
             if isinstance(one, _NormBase) and one.training and one.track_running_stats:
                 raise ArgumentError(
