@@ -174,6 +174,18 @@ class TestMean:
         assert mean.result().tolist() == [2]
         assert mean.not_finite() == []
 
+    @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32])
+    def test_begins_again_in_the_same_memory(self, kind):
+        mean, hostile = Mean(), [1e-30, 3e30, -3e30, 1.0] if kind is not np.int32 else [1, 2, 3, 4]
+        for value in hostile:
+            mean.add({"w": np.full(300, value, kind)}, weight=3)
+        mean.clear()
+        assert (mean.count, mean.weight) == (0, 0)
+        mean.add({"w": np.full(300, -0.0, kind)})
+        result = mean.result()["w"]
+        assert result.tobytes() == np.full(300, -0.0, kind).tobytes()
+        assert mean.nbytes < 5 * result.nbytes
+
     def test_says_which_leaves_are_not_finite(self):
         mean = Mean()
         mean.add({"a": np.float32([1, 2]), "b": [np.float32([np.nan, 1])], "c": np.float32([3])})

@@ -100,12 +100,23 @@ class PartialArrays:
     def empty(cls, length: int, *, is_wide: bool) -> PartialArrays:
         """Return the sum of nothing."""
         blocks = -(-length // LENGTH)
-        modes = np.full(blocks, PAIR if is_wide else SINGLE, np.uint8)
-        sums = np.full(blocks * LENGTH, -0.0)  # the neutral element of addition
-        rests = np.zeros(blocks * LENGTH) if is_wide else None
+        modes, sums = np.empty(blocks, np.uint8), np.empty(blocks * LENGTH)
+        rests = np.empty(blocks * LENGTH) if is_wide else None
         words = (72 if is_wide else 16) + 1
         wholes = np.zeros((0, LENGTH, words), np.uint32)
-        return cls(length, is_wide, modes, sums, rests, np.zeros(blocks, np.uint32), wholes)
+        made = cls(length, is_wide, modes, sums, rests, np.zeros(blocks, np.uint32), wholes)
+        made.clear()
+        return made
+
+    def clear(self) -> None:
+        """Hold the sum of nothing again."""
+        self.modes[:] = PAIR if self.is_wide else SINGLE
+        self.sums[:] = -0.0  # the neutral element of addition
+        self.wholes = self.wholes[:0]
+        if self.rests is not None and self.is_wide:
+            self.rests[:] = 0
+        elif self.rests is not None:
+            self.rests = None
 
     @property
     def least_unit(self) -> int:

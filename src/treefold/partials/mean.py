@@ -71,6 +71,12 @@ class _Running:
                 with self._changing():
                     self._totals.merge(totals)
 
+    def clear(self) -> None:
+        """Begin again with nothing, in the same memory, for values that are like those before."""
+        with self._lock:
+            self._totals.clear()
+            self._is_broken = False
+
     @as_written
     def result(self, *, group: Group | None = None) -> Any:
         """Return the exact value, rounded once, in the type, structure and dtypes of what was added.

@@ -25,8 +25,8 @@ Blocks = npt.NDArray[np.intp]
 
 #: The dtypes that partial sums have.
 REALS = ("float16", "bfloat16", "float32", "float64")
-#: Blocks that ranks exchange at a time: 8 MiB of sums in float64.
-_EXCHANGED = 8192
+#: Blocks that ranks exchange at a time: 2 MiB of sums in float64.
+_EXCHANGED = 2048
 
 
 class Pieces(NamedTuple):
@@ -63,12 +63,18 @@ class PartialSum:
         self._arrays = PartialArrays.empty(length, is_wide=dtype == "float64")
         self._used = 0
 
+    def clear(self) -> None:
+        """Hold the sum of nothing again, in the same memory."""
+        self._arrays.clear()
+        self._used = 0
+
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that it takes."""
+        """The bytes of memory that it takes; of rests, those of blocks that are or were pairs."""
         arrays = self._arrays
-        kept = arrays.modes, arrays.sums, arrays.rests, arrays.places, arrays.wholes
-        return sum(array.nbytes for array in kept if array is not None)
+        kept = arrays.modes, arrays.sums, arrays.places, arrays.wholes
+        rests = 0 if arrays.rests is None else int((arrays.modes >= PAIR).sum()) * LENGTH * arrays.rests.itemsize
+        return sum(array.nbytes for array in kept) + rests
 
     @property
     def block_count(self) -> int:
@@ -230,7 +236,7 @@ class PartialSum:
 
     def _with_rests(self) -> HostArray:
         if self._arrays.rests is None:
-            self._arrays.rests = np.zeros_like(self._arrays.sums)
+            self._arrays.rests = np.zeros(len(self._arrays.sums))  # memory that no pair touches is not allocated
         return self._arrays.rests
 
     def _make_room(self, count: int) -> None:
@@ -293,7 +299,7 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
         group: The ranks; all of them call. None: this process alone.
 
     """
-    if group is None:
+    if group is None or group.size == 1:
         return partial.finish(divisor)
     result = np.empty(partial.length, numpy_dtype(partial.dtype))
     for begin in range(0, partial.block_count, _EXCHANGED):

@@ -110,6 +110,14 @@ class Totals:
         self.count += other.count
         self.words += other.words
 
+    def clear(self) -> None:
+        """Hold the sums of nothing again."""
+        self.count = self.words = 0
+        for partial in self.floats.values():
+            partial.clear()
+        for total in self.wholes:
+            total[:] = 0
+
     def not_finite(self) -> list[str]:
         """Return the paths of the leaves that have got an infinity or NaN."""
         return [

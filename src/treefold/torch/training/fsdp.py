@@ -79,6 +79,7 @@ class ShardedGradients:
         module.set_reduce_scatter_unused_params(True, recurse=False)
         module.register_forward_hook(lambda *_: self._watch())
         self._watched = 0
+        self._partial: PartialSum | None = None
         self.begin()
 
     @property
@@ -104,7 +105,8 @@ class ShardedGradients:
 
     def begin(self) -> None:
         """Begin a step with the sum of nothing."""
-        self._partial: PartialSum | None = None
+        if self._partial is not None:
+            self._partial.clear()
         self._contributions: torch.Tensor | None = None
         self.used = [False] * len(self.parameters)
 

@@ -15,17 +15,24 @@ import torch
 def seeded(seed: int, step: int, index: int) -> Iterator[None]:
     """Seed the generators of Python, NumPy and PyTorch by these three numbers, and restore them afterwards.
 
-    The states of PyTorch's generators on GPUs are saved only if the process uses GPUs.
+    Those of GPUs are seeded if the process uses GPUs. ``torch.manual_seed`` and ``fork_rng`` do the same, and take
+    1.5 ms where GPUs are not in use.
     """
     digest = hashlib.sha256(f"{seed} {step} {index}".encode()).digest()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - modules use this generator, too
-    with torch.random.fork_rng(devices):
-        try:
-            random.seed(digest)
-            np.random.seed(np.frombuffer(digest, np.uint32))  # noqa: NPY002
-            torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-            yield
-        finally:
-            random.setstate(of_python)
-            np.random.set_state(of_numpy)  # noqa: NPY002
+    number = int.from_bytes(digest[:8], "little") >> 1
+    has_gpus = torch.cuda.is_initialized()
+    of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    of_gpus = torch.cuda.get_rng_state_all() if has_gpus else []
+    try:
+        random.seed(digest)
+        np.random.seed(np.frombuffer(digest, np.uint32))  # noqa: NPY002 - modules use this generator, too
+        torch.default_generator.manual_seed(number)
+        if has_gpus:
+            torch.cuda.manual_seed_all(number)
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        torch.set_rng_state(of_torch)
+        if has_gpus:
+            torch.cuda.set_rng_state_all(of_gpus)

@@ -39,7 +39,7 @@ class ModelGradients:
             self._check_size(wrapper.process_group.size(), "DistributedDataParallel")
         self._shard_groups: dict[Any, ShardGroup] = {}
         self._sharded = [self._sharded_gradients(*found) for found in sharded_modules(model)]
-        self._whole: WholeGradients | None = None
+        self._whole = WholeGradients(self._uncut(), group)
 
     @property
     def nbytes(self) -> int:
@@ -53,8 +53,10 @@ class ModelGradients:
 
     def begin(self) -> None:
         """Drop all sums, and look anew at which parameters are trained."""
-        self._whole = None
-        for one in self._sharded:
+        trained = self._uncut()
+        if [*map(id, trained.values())] != [*map(id, self._whole.parameters.values())]:
+            self._whole = WholeGradients(trained, self._group)
+        for one in self._parts():
             one.begin()
 
     @contextmanager
@@ -95,8 +97,6 @@ class ModelGradients:
             one.write(words, flags)
 
     def _parts(self) -> list[WholeGradients | ShardedGradients]:
-        if self._whole is None:
-            self._whole = WholeGradients(self._uncut(), self._group)
         return [self._whole, *self._sharded]
 
     def _uncut(self) -> dict[str, torch.nn.Parameter]:

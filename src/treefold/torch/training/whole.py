@@ -25,6 +25,11 @@ class WholeGradients:
         self.parameters = dict(parameters)
         self._group = group
         self._mean = Mean()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step with the mean of nothing."""
+        self._mean.clear()
         self.used = [False] * len(self.parameters)
 
     @property
