@@ -13,10 +13,10 @@ from pathlib import Path
 
 #: Lines of code in ``src``, without docstrings, comments and blank lines. Each raise needs a line here with its reason.
 #: The house has 27,210. Sums that go on added 1,005 (``partials``, ``numpy_partial``). Sums over whole arrays added
-#: 435: their calls and rounding, the reference, and clipping by a norm. Training in micro-batches added 795
+#: 435: their calls and rounding, the reference, and clipping by a norm. Training in micro-batches added 805
 #: (``torch/training``): plain, DDP, FSDP2 and HSDP gradients, seeds, digests, the check,
 #: and ``assert_same_training``.
-MAX_TOTAL_LINES = 29_445
+MAX_TOTAL_LINES = 29_455
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")
