@@ -7,6 +7,7 @@ from pathlib import Path
 from lab import launch, star
 
 SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
+ONE_SHA = str(Path(__file__).with_name("one_sha_script.py"))
 PATIENCE_S = 120
 
 
@@ -27,3 +28,12 @@ class TestDistributedDataParallel:
         assert [len(apart), others] == [8, [[backend, digest, total]] * 3]
         assert [one for one in apart if one[0] == "treefold"] == [[backend, digest, total]] * 4
         assert all(abs(float(one[2]) - float(total)) < 0.01 for one in apart)
+
+
+class TestMicroBatches:
+    def test_have_on_several_hosts_the_sha_of_one_process(self, build):
+        alone = subprocess.run([sys.executable, ONE_SHA], capture_output=True, check=True, timeout=PATIENCE_S)
+        [sha] = alone.stdout.decode().split()
+        lab = build(star(1000, 1000))
+        with launch.torchrun(lab, [ONE_SHA], 2, stdout=subprocess.PIPE) as job:
+            assert printed(job) == [[sha] * 3] * 4
