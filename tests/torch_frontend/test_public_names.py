@@ -10,6 +10,7 @@ NAMES = {
     "MicroBatches",
     "broadcast_coalesced",
     "clip_grad_norm_",
+    "exact_reduce_scatter",
     "mean_hook",
     "reduce_add_coalesced",
     "shared_mean_hook",

@@ -27,6 +27,7 @@ from treefold.torch.training import MicroBatches
 if distributed.is_available():
     from treefold.torch.c10d.process_group import register
     from treefold.torch.hooks import all_reduce_hook, mean_hook, shared_mean_hook
+    from treefold.torch.reduce_scatter import exact_reduce_scatter
 
     register()
 
@@ -40,7 +41,12 @@ __all__ = [
     "reduce_add_coalesced",
 ]
 if distributed.is_available():
-    __all__ += ["all_reduce_hook", "mean_hook", "shared_mean_hook"]  # some builds of PyTorch have no process groups
+    __all__ += [
+        "all_reduce_hook",
+        "exact_reduce_scatter",
+        "mean_hook",
+        "shared_mean_hook",
+    ]  # some builds of PyTorch have no process groups
 
 
 def __dir__() -> list[str]:
