@@ -1,4 +1,4 @@
-"""What values that are added consist of: their leaves, read into flat host arrays, and results made like them."""
+"""Leaves of the values that are added: reads them into flat host arrays, and makes results like them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TEXT = (str, bytes, bool, type(None))
 
 
 class Form(NamedTuple):
-    """What a leaf is like.
+    """The path, kind, dtype and shape of a leaf.
 
-    ``kind``: ``"float"`` for what is added exactly, complex numbers included, ``"whole"`` for integers, ``"equal"`` for
-    what has to be the same in all values. ``begin``: of floats, the first of their elements among all of ``real``.
+    ``kind``: ``"float"`` for floats and complex numbers, ``"whole"`` for integers, ``"equal"`` for leaves that have to
+    be the same in all values. ``begin``: the index of a float leaf's first element among all of dtype ``real``.
     """
 
     path: str
@@ -53,9 +53,9 @@ class Form(NamedTuple):
 
 @dataclass
 class Contribution:
-    """A value, read: what its leaves are like, and their contents.
+    """A value that was read: the forms of its leaves, and their contents.
 
-    ``floats``: for each real dtype the arrays. ``digests``: of the leaves that have to be equal.
+    ``floats``: the flat arrays by real dtype. ``digests``: one for each leaf that has to be equal.
     """
 
     leaves: list[Any]
@@ -67,7 +67,7 @@ class Contribution:
 
 
 class Example(NamedTuple):
-    """What a leaf of the result is made to look like. ``value``: of one that has to be equal."""
+    """The array type, backend and device of a leaf of the result; ``value``: the leaf itself if its kind is equal."""
 
     kind: type
     backend: str
@@ -79,14 +79,14 @@ class ValueReader:
     """Reads values for one op, and those that are like the first one quickly."""
 
     def __init__(self, op: ReduceOp, owner: str) -> None:
-        """Know nothing yet. ``owner``: whom errors name."""
+        """Begin without a known structure. ``owner``: the public name that errors give, such as ``Mean``."""
         self._op, self._owner = op, owner
         self._structure: optree.PyTreeSpec | None = None
         self._forms: list[Form] = []
         self._readers: dict[str, _LeavesOfDtype] = {}
 
     def expect(self, structure: optree.PyTreeSpec | None, forms: list[Form]) -> None:
-        """Expect values of this structure, if it is known, whose leaves are like this."""
+        """Prepare to read values of this structure, if it is known, with leaves of these forms."""
         self._structure, self._forms = structure, forms
         floats = [form for form in forms if form.kind == "float"]
         is_plain = HAS_NATIVE and structure is not None and not any(form.dtype in COMPLEX for form in floats)
@@ -165,7 +165,7 @@ class ValueReader:
 
 
 class _LeavesOfDtype:
-    """Finds the leaves of one dtype, whose shapes are known, in memory."""
+    """Finds the leaves of one dtype and of known shapes in memory."""
 
     def __init__(self, dtype: str, forms: Sequence[Form]) -> None:
         self._indices = [index for index, form in enumerate(forms) if form.dtype == dtype]
@@ -174,7 +174,7 @@ class _LeavesOfDtype:
         self._reader = LeafReader(numpy_dtype(dtype), DTYPES[dtype].dlpack or 0, shapes)
 
     def find(self, leaves: Sequence[Any]) -> HostArray | None:
-        """Return where they begin; None if one is not like the one before it."""
+        """Return the leaves' addresses; None if one cannot be read in place in its known form."""
         chosen = [leaves[index] for index in self._indices]
         ways = [way for way in (backend.exchange(chosen) for backend in loaded_backends()) if way is not None]
         starts: HostArray | None = self._reader.read(chosen, *(ways[0] if ways else ((), None, ())))

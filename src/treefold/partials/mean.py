@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Running:
-    """What ``Mean`` and ``Sum`` share: values are added, and nothing is rounded until ``result``."""
+    """The methods that ``Mean`` and ``Sum`` share: values are added, and nothing is rounded until ``result``."""
 
     _op: ClassVar[ReduceOp]
     _name: ClassVar[str]
@@ -81,7 +81,7 @@ class _Running:
     def result(self, *, group: Group | None = None) -> Any:
         """Return the exact value, rounded once, in the type, structure and dtypes of what was added.
 
-        It can be asked for at any time, and more can be added afterwards.
+        Call this at any time; more values can be added afterwards.
 
         Args:
             group: Ranks that have each added values of their own: all of them call, and get the result over all. None:
@@ -105,9 +105,9 @@ class _Running:
             return unflatten(self._structure, [like(*result) for result in results])
 
     def state_dict(self) -> dict[str, HostArray]:
-        """Return what it holds as NumPy arrays, to be saved with ``numpy.savez`` or safetensors.
+        """Return the exact state as NumPy arrays, to be saved with ``numpy.savez`` or safetensors.
 
-        ``header`` has the name and version of the format, and what the leaves are like, as JSON in bytes.
+        ``header`` is JSON in bytes: the name and version of the format, and the leaves' paths, dtypes and shapes.
         """
         with self._intact():
             return self._totals.state(self._format)

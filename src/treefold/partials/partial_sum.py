@@ -30,10 +30,10 @@ _EXCHANGED = 2048
 
 
 class Pieces(NamedTuple):
-    """Flat arrays of one dtype behind each other.
+    """Flat arrays of one dtype, one after the other.
 
-    ``starts``: where they begin in memory, for the core; ``offsets``: where each begins among their elements,
-    and the end; ``views``: the arrays, or what keeps their memory.
+    ``starts``: their addresses, for the core. ``offsets``: the index of each array's first element among all elements,
+    and then their number. ``views``: the arrays, or objects that keep their memory.
     """
 
     starts: HostArray
@@ -189,7 +189,7 @@ class PartialSum:
 
     @classmethod
     def of_bytes(cls, dtype: str, length: int, message: HostArray) -> PartialSum:
-        """Return the one whose bytes these are."""
+        """Return the partial sum that ``to_bytes`` has turned into this message."""
         arrays = PartialArrays.empty(length, is_wide=dtype == "float64")
         modes, rest = np.split(message, [len(arrays.modes)])
         state, at = {"modes": modes}, 0

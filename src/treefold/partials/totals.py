@@ -1,4 +1,4 @@
-"""What has been added of a value's leaves, exactly: it is added to, merged, saved, sent, and rounded."""
+"""Exact totals of the leaves of values: added to, merged, saved, sent between ranks, and rounded at the end."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Totals:
         return results
 
     def check_between(self, op: ReduceOp, group: Any) -> int:
-        """Refuse ranks whose leaves differ, on all ranks; return the sum of all ranks' weights.
+        """Raise an error on all ranks if their leaves differ; else return the sum of all ranks' weights.
 
         Raises:
             MismatchError: naming the place.
