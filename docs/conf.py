@@ -128,7 +128,7 @@ BORROWED = {
     "changelog": "CHANGELOG.md",
 }
 _PAGES = {paper: f"docs/{page}.md" for page, paper in BORROWED.items()} | {
-    "docs/adr": "docs/decisions.md",
+    "docs/adr": "docs/more.md",
     "README.md": "docs/index.md",
     "benchmarks": "docs/how/measuring.md",
 }
