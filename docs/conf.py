@@ -114,20 +114,17 @@ def newest(pattern: str) -> str:
 
 # Papers that stand outside of this folder, because people look for them there, are pages of the site, too.
 BORROWED = {
-    "how/code": "ARCHITECTURE.md",
-    "how/measuring": "benchmarks/README.md",
-    "how/right-numbers": newest("right-numbers-*.md"),
-    "how/host-memory": newest("20*.md"),
-    "how/exact-measured": newest("exact-*.md"),
-    "how/ranks-measured": newest("ranks-*.md"),
-    "how/hosts-measured": newest("hosts-*.md"),
-    "how/averaging-measured": newest("averaging-*.md"),
-    "how/keras-measured": newest("keras-*.md"),
-    "how/gpus-measured": "benchmarks/results/gpu-2026-11-26.md",
-    "contributing": "CONTRIBUTING.md",
-    "changelog": "CHANGELOG.md",
+    "how/code": ("ARCHITECTURE.md",),
+    "how/measuring": ("benchmarks/README.md",),
+    "how/right-numbers": (newest("right-numbers-*.md"),),
+    "how/host-memory": (newest("20*.md"), newest("exact-*.md")),
+    "how/ranks-measured": (newest("ranks-*.md"), newest("hosts-*.md"), newest("keras-*.md")),
+    "how/averaging-measured": (newest("averaging-*.md"),),
+    "how/gpus-measured": ("benchmarks/results/gpu-2026-11-26.md",),
+    "contributing": ("CONTRIBUTING.md",),
+    "changelog": ("CHANGELOG.md",),
 }
-_PAGES = {paper: f"docs/{page}.md" for page, paper in BORROWED.items()} | {
+_PAGES = {paper: f"docs/{page}.md" for page, papers in BORROWED.items() for paper in papers} | {
     "docs/adr": "docs/more.md",
     "README.md": "docs/index.md",
     "benchmarks": "docs/how/measuring.md",
@@ -148,15 +145,19 @@ def lead_from(page: str, paper: str, target: str) -> str | None:
 
 
 def read_page(_: Sphinx, page: str, source: list[str]) -> None:
-    """Take a borrowed page from its paper, and lead links to the site's own pages, or, to files of code, nowhere."""
-    paper = BORROWED.get(page, f"docs/{page}.md")
-    text = (ROOT / paper).read_text(encoding="utf-8") if page in BORROWED else source[0]
+    """Take a borrowed page from its papers, and lead links to the site's own pages, or, to files of code, nowhere."""
 
     def lead(link: re.Match[str]) -> str:
         target = lead_from(page, paper, link["target"])
         return link["words"].strip("[]") if target is None else f"{link['words']}({target})"
 
-    source[0] = re.sub(r"(?P<words>\[[^\]]*\])\((?P<target>[^)\s]+)\)", lead, text)
+    texts = []
+    for paper in BORROWED.get(page, (f"docs/{page}.md",)):
+        text = (ROOT / paper).read_text(encoding="utf-8") if page in BORROWED else source[0]
+        if texts:  # a section of the first paper's page
+            text = re.sub(r"^(?=#+ )", "#", text, flags=re.MULTILINE)
+        texts.append(re.sub(r"(?P<words>\[[^\]]*\])\((?P<target>[^)\s]+)\)", lead, text))
+    source[0] = "\n\n".join(texts)
 
 
 def draw_plan(_: Sphinx) -> None:
