@@ -51,7 +51,8 @@ WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(mi
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make demo        train on 3 devices, and show what the rule of TensorFlow loses (DEMO_ARGS="--report demo.html")'
+	@echo 'make demo        train on 1, 2, 3 ranks (if PyTorch is in .venv) with one SHA; then on 3 devices, of which the rule'
+	@echo '                 of TensorFlow loses one (DEMO_ARGS="--ranks 1,2,3,5,8 --report demo.html")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-core   run the tests that need NumPy only, in .venv-core: quick to install and to run, for newcomers'
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold; then with the other proofs of exact sums'

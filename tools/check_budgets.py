@@ -16,7 +16,8 @@ from pathlib import Path
 #: 435: their calls and rounding, the reference, and clipping by a norm. Training in micro-batches added 805
 #: (``torch/training``): plain, DDP, FSDP2 and HSDP gradients, seeds, digests, the check,
 #: and ``assert_same_training``. ``exact_reduce_scatter`` added 55.
-MAX_TOTAL_LINES = 29_510
+#: The demo of one SHA (``cli/one_sha.py``, and what shows it) added 120.
+MAX_TOTAL_LINES = 29_630
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")

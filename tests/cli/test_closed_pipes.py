@@ -37,7 +37,13 @@ def unread(tmp_path):
 
 class TestClosedPipe:
     @pytest.mark.parametrize(
-        "words", [("--help",), ("topology", "dgx2"), ("bench", "-e", "4K", "-n", "1"), ("demo", "--steps", "2")]
+        "words",
+        [
+            ("--help",),
+            ("topology", "dgx2"),
+            ("bench", "-e", "4K", "-n", "1"),
+            ("demo", "--devices", "3", "--steps", "2"),
+        ],
     )
     def test_ends_a_command_as_sigpipe_would(self, unread, words):
         """Without a word, whether its lines are printed one by one or all at the end."""
@@ -52,7 +58,7 @@ class TestClosedPipe:
             (("topology", "ring:3", "--draw"), "machine.svg"),
             (("bench", "-e", "4K", "-n", "1", "--json"), "run.json"),
             (("bench", "--ranks", "2", "-e", "4K", "-n", "1", "--json"), "ranks.json"),
-            (("demo", "--steps", "2", "--report"), "demo.html"),
+            (("demo", "--devices", "3", "--steps", "2", "--report"), "demo.html"),
         ],
     )
     def test_loses_no_file(self, unread, tmp_path, words, file):
@@ -66,7 +72,7 @@ class TestProgress:
         "words",
         [
             ("average", "0.npz", "1.npz", "-o", "mean.npz"),
-            ("demo", "--steps", "2"),
+            ("demo", "--devices", "3", "--steps", "2"),
             ("plan", "ring:4"),
             ("simulate", "ring:4"),
         ],

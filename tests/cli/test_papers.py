@@ -16,10 +16,10 @@ BESIDE_NCCL = re.findall(
 
 @pytest.fixture(scope="module")
 def demo_page(tmp_path_factory):
-    """Return the page of the demo as it is without options."""
+    """Return the page of the demo's second part."""
     path = tmp_path_factory.mktemp("demo") / "demo.html"
     with pytest.raises(SystemExit) as ended:
-        main(["demo", "--report", str(path)])
+        main(["demo", "--devices", "3", "--report", str(path)])
     assert not ended.value.code
     return path.read_text(encoding="utf-8")
 

@@ -152,7 +152,7 @@ class TestLostRank:
 class TestDemoOfRanks:
     def test_ends_with_the_bits_of_one_process(self):
         pytest.importorskip("sklearn")
-        done = run("demo", "--ranks", "2", "--steps", "15", "--shuffle")
+        done = run("run", "-n", "2", "-m", "treefold.cli", "demo", "--connect", "--steps", "15", "--shuffle")
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("[0] ok  ") == 3
 

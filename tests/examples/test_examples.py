@@ -38,6 +38,7 @@ PRINTS = {
         "equal to the mean in float64, rounded once: True",
         "every replica now holds the same bits: True",
     ],
+    "one_sha": ["step  0: loss 2.3", "step 29: loss 0.8"],
     "plan_machine": [
         "2 trees carry 37.5 GB/s of all-reduce",
         "nothing can carry more than 37.5 GB/s",
@@ -96,6 +97,17 @@ class TestExamples:
             assert done.returncode == 0, done.stderr
             printed = done.stdout
         assert [words for words in PRINTS[name] if words not in printed] == [], printed
+
+    def test_one_sha_is_the_same_on_any_number_of_ranks(self, tmp_path, programs):
+        """A rank alone, and the first of two and of three, print the same losses, norms and digests."""
+        path, environment = EXAMPLES / "one_sha.py", os.environ | {"PYTHONIOENCODING": "utf-8"}
+        printed = []
+        for launcher in ([], *(["-m", "treefold.cli", "run", "-n", count] for count in "23")):
+            done = programs.run([*launcher, path], cwd=tmp_path, env=environment)
+            assert done.returncode == 0, done.stderr
+            printed.append(done.stdout.replace("[0] ", "").splitlines())
+        assert len(printed[0]) == 4
+        assert printed[1:] == [printed[0]] * 2
 
     def test_all_of_them_run_here(self):
         assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(PRINTS)

@@ -30,8 +30,8 @@ COMMANDS = (
     Command(
         "demo",
         "treefold.cli.demo",
-        "Train a network on logical devices, and check the result.",
-        ("treefold demo --devices 3", "treefold demo --ops one-device --report demo.html"),
+        "Train a network on several ranks and devices, and check the bits.",
+        ("treefold demo --ranks 1,2,3,5,8", "treefold demo --report demo.html"),
     ),
     Command(
         "run",

@@ -1,4 +1,7 @@
-"""The command ``treefold demo``: trains, checks its claims, and shows the result on stdout and in a page."""
+"""The command ``treefold demo``: trains, checks what it claims, and shows it on stdout and in a page.
+
+Its first part trains on different numbers of ranks (``one_sha``), its second on devices, also with TensorFlow's rule.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,11 @@ from treefold.bench.baselines import InProcess, NumpyLoops
 from treefold.bench.clock import Pace, Runner, clocked, interleave, spread_of_calls
 from treefold.bench.work import Work, shapes_of_model
 from treefold.cli import console, training
-from treefold.cli.needs import check_output
-from treefold.cli.run import run_ranks
+from treefold.cli.needs import check_modules, check_output, has_module
 from treefold.cli.tables import Table
 from treefold.cli.training import BATCH_SIZE, CLASSES, PARTS, Course, Examples, Trainings, digest
 from treefold.errors import CommandError
-from treefold.errors.words import bytes_in_words, counted, seconds_in_words
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words, short
 from treefold.execution import native
 from treefold.execution.host import describe_machine, describe_versions
 from treefold.files import write_atomically
@@ -32,14 +34,16 @@ from treefold.plan import Plan, from_json
 from treefold.topology.drawing.charts import Curve, draw_curves
 from treefold.topology.drawing.page import Check, Page, Section, for_screens, render_page
 from treefold.topology.drawing.plan_drawing import draw_movement
-from treefold.topology.drawing.svg import QUIET
+from treefold.topology.drawing.svg import LIGHT, QUIET
 
 #: Trainings on one device and on many are the same mathematics; in float32 they add a batch's examples in another
 #: order. Measured: at most 1e-6 for 2 to 10 devices, dealt by digit or at random, four seeds, up to 2,000 steps. Losing
 #: one device, as a wrong reduction does, makes it 1e-3 after the first step. The bound stands far from both.
 LARGEST_DIFFERENCE = 1e-5
 _ORDERS = 50  # in which gradients are summed
-_EPOCHS, _DEVICES = 30, 3
+_STEPS_OF_RANKS, _STEPS = 40, 330
+_RANKS, _DEVICES = "1,2,3", 3
+_DIGITS = 8  # of a SHA-256 that are shown
 
 
 class DemoOps(enum.StrEnum):
@@ -61,69 +65,93 @@ _OPS: dict[DemoOps, Callable[..., treefold.CrossDeviceOps]] = {
 
 def demo(  # noqa: PLR0913 - every option of a command is one
     *,
+    ranks: Annotated[str | None, typer.Option(help=f"Train on so many ranks, in turn; {_RANKS} if not given.")] = None,
     devices: Annotated[int | None, typer.Option(help=f"Devices to train on, 2 to {CLASSES}; 3 if not given.")] = None,
     ops: Annotated[DemoOps | None, typer.Option(help="What reduces gradients; hierarchical if not given.")] = None,
     num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
-    epochs: Annotated[int | None, typer.Option(help=f"Passes over the data; {_EPOCHS} if not given.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to train for, instead of --epochs.")] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Deal examples at random instead of by digit.")] = False,
+    steps: Annotated[
+        int | None, typer.Option(help=f"Steps to train for; {_STEPS_OF_RANKS} on ranks, {_STEPS} on devices.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the first parameters and of the batches.")] = 0,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page here.")] = None,
-    ranks: Annotated[
-        int | None, typer.Option(help="Train with so many processes instead, and compare with as many devices.")
-    ] = None,
     connect: Annotated[bool, typer.Option("--connect", help="Train as one of a launcher's processes instead.")] = False,
 ) -> None:
-    """Train on 3 devices with treefold, with TensorFlow's rule and on one device, and show which weights are right.
+    """Train on 1, 2 and 3 ranks and compare the bits; then on 3 devices, with treefold and with TensorFlow's rule.
 
-    TensorFlow's rule is written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit
-    code 0 means that all checks hold, 1 that one does not.
+    The first part needs PyTorch: with treefold a training has one SHA-256 on any number of ranks, beside DDP on gloo.
+    --ranks runs it alone; --devices, --ops, --num-packs or --shuffle run the second part alone. TensorFlow's rule is
+    written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit code 0 means that all
+    checks hold, 1 that one does not.
     """
-    count = next(number for number in (ranks, devices, _DEVICES) if number is not None)
-    _check_numbers(count, epochs=epochs, steps=steps, seed=seed)
+    of_devices = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--shuffle": shuffle or None}
+    given = [name for name, value in {**of_devices, "--report": report}.items() if value is not None]
     if connect and ranks is not None:
         raise CommandError("--ranks starts processes and --connect joins those of a launcher; give one of them.")
-    own = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--report": report}
-    for option, value in own.items():
-        if value is not None and (connect or ranks is not None):
-            raise CommandError(
-                f"{option} is for devices of one process and means nothing to {'--connect' if connect else '--ranks'}; "
-                "leave it out."
-            )
+    for option in given:
+        if (connect and option != "--shuffle") or (ranks is not None and option != "--report"):
+            mode = "--connect" if connect else "--ranks"
+            raise CommandError(f"{option} is for devices of one process and means nothing to {mode}; leave it out.")
+    _check_numbers(_DEVICES if devices is None else devices, steps=steps, seed=seed)
     chosen = _make_ops(ops or DemoOps.HIERARCHICAL, num_packs)
     if report is not None:
         check_output("--report", report)
     train, test = training.load_split_digits()
-    steps = steps or (epochs or _EPOCHS) * (len(train) // BATCH_SIZE)
-    if ranks is not None:
-        words = ["demo", "--connect", f"--steps={steps}", f"--seed={seed}", *(["--shuffle"] if shuffle else [])]
-        raise typer.Exit(run_ranks([sys.executable, "-m", "treefold.cli", *words], ranks))
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
 
-    # BLAS gets one thread: for matrices this small, more threads wait for each other longer than they work. On two
-    # busy cores, training alone took 0.2 s with one thread, and 0.2 s to 7 s with two.
-    course = Course(train, count, steps, seed, shuffle)
+    # BLAS gets one thread: for matrices this small more threads wait for each other longer than they work (measured on
+    # two busy cores: training alone took 0.2 s with one thread, 0.2 s to 7 s with two).
+    course, pages = Course(train, devices or _DEVICES, steps or _STEPS, seed, shuffle), []
     with threadpool_limits(1, user_api="blas"):
-        all_hold = train_connected(course) if connect else train_here(course, test, chosen, report)
-    raise typer.Exit(0 if all_hold else 1)
+        if connect:
+            raise typer.Exit(0 if train_connected(course) else 1)
+        if ranks is not None or (not set(given) & of_devices.keys() and _can_train_ranks()):
+            pages.append(show_ranks(_RANKS if ranks is None else ranks, train, steps or _STEPS_OF_RANKS, seed))
+            console.echo("")
+        if ranks is None:
+            pages.append(show_devices(course, test, chosen))
+    if report is not None:
+        write_atomically(report, render_page(_join(pages, seed)))
+        console.echo(f"The report is in {report}.")
+    raise typer.Exit(0 if all(check.holds for page in pages for check in page.checks) else 1)
 
 
-def _check_numbers(devices: int, *, epochs: int | None, steps: int | None, seed: int) -> None:
+def _check_numbers(devices: int, *, steps: int | None, seed: int) -> None:
     if not 2 <= devices <= CLASSES:  # noqa: PLR2004 - one device has nothing to reduce
         raise CommandError(
             f"--devices got {devices}. It takes 2 to {CLASSES}: each device holds at least one of the {CLASSES} digits."
         )
-    if epochs is not None and steps is not None:
-        raise CommandError("--epochs and --steps both say how long to train; give one of them.")
-    for option, number in (("--epochs", epochs), ("--steps", steps)):
-        if number is not None and number < 1:
-            raise CommandError(f"{option} got {number}. It takes a number of at least 1.")
+    if steps is not None and steps < 1:
+        raise CommandError(f"--steps got {steps}. It takes a number of at least 1.")
     if seed < 0:
         raise CommandError.seed(seed)
 
 
+def _can_train_ranks() -> bool:
+    if sys.platform == "linux" and has_module("torch"):
+        return True
+    console.echo('The first part, on several ranks, needs Linux and PyTorch: pip install "treefold[torch]".', "")
+    return False
+
+
+def _join(pages: Sequence[Page], seed: int) -> Page:
+    """Return one page of the parts: the title of the second stands above its first section."""
+    first, *others = pages
+    sections = [*first.sections]
+    for page in others:
+        top, *rest = page.sections
+        sections += [dataclasses.replace(top, heading=page.title, sentence=f"{page.summary} {top.sentence}"), *rest]
+    return dataclasses.replace(
+        first,
+        checks=tuple(check for page in pages for check in page.checks),
+        sections=tuple(sections),
+        facts=(("seed", str(seed)), *describe_versions(["scikit-learn", "torch"]).items(), *describe_machine().items()),
+        is_picture_first=True,
+    )
+
+
 def _make_ops(ops: DemoOps, num_packs: int | None) -> treefold.CrossDeviceOps:
-    """Return the ops, which check ``num_packs`` themselves."""
+    """Return the ops; how many packs are allowed is for them to say."""
     if num_packs is None:
         return _OPS[ops]()
     if ops is DemoOps.ONE_DEVICE:
@@ -134,7 +162,7 @@ def _make_ops(ops: DemoOps, num_packs: int | None) -> treefold.CrossDeviceOps:
 
 
 def train_connected(course: Course) -> bool:
-    """Train as one process of a launcher. Rank 0 compares with as many devices in one process, and prints.
+    """Train as one of a launcher's processes; rank 0 compares with as many devices of one process, and prints.
 
     Raises:
         CommandError: there are too few processes, or too many.
@@ -169,50 +197,94 @@ def train_connected(course: Course) -> bool:
     )
 
 
-def train_here(course: Course, test: Examples, ops: treefold.CrossDeviceOps, report: Path | None) -> bool:
-    """Train on devices of this process. Print the trainings, then the checks, and write the page if asked."""
+def show_ranks(text: str, train: Examples, steps: int, seed: int) -> Page:
+    """Train on each number of ranks, exactly and as usual; print what was found, and return its page."""
+    check_modules(["torch"])
+    from treefold.cli import one_sha  # noqa: PLC0415 - PyTorch, which the second part does not need
+
+    counts, found = _read_ranks(text, one_sha.PER_STEP), {}
+    with console.steps(len(counts)) as begin:
+        for count in counts:
+            begin(f"training on {counted(count, 'rank')}")
+            found[count] = one_sha.train_on(count, train, steps, seed)
+    exact = [one for each, _ in found.values() for one in each]
+    usual = [each[0].losses for _, each in found.values()]
+    apart = [np.abs(np.subtract(one, usual[0])) for one in usual]
+    shown = [[_shown(each) for each in both] for both in found.values()]
+    rows = [[str(count), *shas, f"{one.max():.1g}"] for count, shas, one in zip(counts, shown, apart, strict=True)]
+    table = Table(["ranks", "treefold", "DDP on gloo", "its losses differ by"], rows, words=(0, 1, 2))
+    on, first = ", ".join(map(str, counts)), counted(counts[0], "rank")
+    claim = f"On {on} ranks treefold's parameters, optimizer state and losses have the same bits"
+    check = Check(claim, all(one == exact[0] for one in exact), f"SHA-256 {_shown(exact)}")
+    names = [f"treefold on {on} ranks", *(f"gloo on {counted(count, 'rank')}" for count in counts)]
+    differences = [np.abs(np.subtract([one.losses for one in exact], exact[0].losses)).max(axis=0), *apart]
+    ours, theirs = (len({shas[kind] for shas in shown}) for kind in (0, 1))
+    page = Page(
+        title=f"One training on {on} ranks: {counted(ours, 'SHA')} with treefold, {theirs} with DDP on gloo",
+        summary=f"A network with dropout learns handwritten digits in {counted(steps, 'step')} of {one_sha.PER_STEP} "
+        f"micro-batches, on {on} ranks: with treefold, and as usual, where .grad accumulates and gloo sums over ranks. "
+        "The two differ in how sums are rounded, and in nothing else.",
+        checks=(check,),
+        sections=(
+            Section("Loss of each step", _OF_RANKS, _draw_losses(names, [exact[0].losses, *usual]), table=table),
+            Section(f"Differences from {first}", _OF_APART, _draw_losses(names, differences)),
+        ),
+    )
+    console.echo(page.summary, "", table, "")
+    _show(check)
+    return page
+
+
+_OF_RANKS = "The mean cross-entropy of all micro-batches of the step. The curves lie on each other; the bits do not."
+_OF_APART = "How far each loss is from that of the same step there. Differences of 0 lie on the lower end of the axis."
+
+
+def _read_ranks(text: str, most: int) -> list[int]:
+    counts = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if not all(1 <= count <= most for count in counts):
+        raise CommandError(f"--ranks got {short(text)}. It takes numbers from 1 to {most}, such as {_RANKS}.")
+    return list(dict.fromkeys(counts))
+
+
+def _shown(trained: Sequence[Any]) -> str:
+    """Return the beginnings of the digests that ranks have, one if all agree."""
+    return ", ".join(sorted({f"{one.sha256[:_DIGITS]}…" for one in trained}))
+
+
+def show_devices(course: Course, test: Examples, ops: treefold.CrossDeviceOps) -> Page:
+    """Train on devices of this process; print what was done, then what it proved, and return its page."""
     with console.steps(course.steps) as begin:
         trainings = training.train_all(course, ops, lambda: begin("three trainings"))
     value = treefold.PerReplica(trainings.treefold.parameters)
     plan, tree = ops.plan(value, value), ops.plan(value, value, walked=True)
     summary, table = describe(course, trainings), tabulate(course, trainings, test)
     checks, speed = tuple(check_all(course, trainings, tree)), measure_speed(course.devices)
-    if report is not None:
-        facts = {
-            "ops": repr(ops),
-            "seed": str(course.seed),
-            **describe_versions(["scikit-learn"]),
-            **describe_machine(),
-        }
-        count = course.devices
-        other = f"TensorFlow's rule loses device {count - 1}" if count % 2 else "so does TensorFlow's rule"
-        page = Page(
-            title=f"On {count} devices treefold trains the weights of one device; {other}",
-            summary=summary,
-            figures=(),
-            checks=checks,
-            sections=(
-                Section("Loss of each step", _OF_LOSSES, _draw_losses(course, trainings), table=table),
-                Section("The plan", _OF_PLAN, draw_movement(tree, title=tree.algorithm), verbatim=str(plan)),
-                Section("Speed", f"{speed}."),
-            ),
-            facts=tuple(facts.items()),
-            is_picture_first=True,
-        )
-        write_atomically(report, render_page(page))
     console.echo(summary, "", table, "", str(plan), "")
-    all_hold = _show(*checks)
-    console.echo(f"speed   {speed}", *([] if report is None else [f"\nThe report is in {report}."]))
-    return all_hold
+    _show(*checks)
+    console.echo(f"speed   {speed}", "")
+    other = (
+        f"TensorFlow's rule loses device {course.devices - 1}" if course.devices % 2 else "so does TensorFlow's rule"
+    )
+    curves = _draw_losses(_names(course), [one.losses for one in trainings])
+    return Page(
+        title=f"On {course.devices} devices treefold trains the weights of one device; {other}",
+        summary=summary,
+        checks=checks,
+        sections=(
+            Section("Loss of each step", _OF_LOSSES, curves, table=table),
+            Section("The plan", _OF_PLAN, draw_movement(tree, title=tree.algorithm), verbatim=str(plan)),
+            Section("Speed", f"{speed}."),
+        ),
+    )
 
 
 _OF_LOSSES = "The mean cross-entropy of all examples of the step, and what the trainings have come to in the end."
 _OF_PLAN = "What goes where in one step of training: as drawn between devices of their own, and as it ran in words."
 
 
-def _draw_losses(course: Course, trainings: Trainings) -> str:
-    named = zip(_names(course), trainings, (QUIET, 0, 1), strict=True)
-    curves = [Curve(name, tuple(one.losses), tone) for name, one, tone in named]
+def _draw_losses(names: Sequence[str], losses: Sequence[Sequence[float]]) -> str:
+    tones = (QUIET, *(tone for tone in range(len(LIGHT)) if tone != QUIET))
+    curves = [Curve(name, tuple(one), tone) for name, one, tone in zip(names, losses, tones, strict=False)]
     return for_screens(functools.partial(draw_curves, curves, title="Loss of each step"), wide=960.0)
 
 
@@ -224,7 +296,7 @@ def _show(*checks: Check) -> bool:
 
 
 def describe(course: Course, trainings: Trainings) -> str:
-    """Return the training in words, and which device held which examples."""
+    """Return what was trained, and which device held which examples."""
     weights = sum(array.size for array in trainings.alone.parameters[0].values())
     held = ", ".join(f"device {number} holds {_in_runs(digits)}" for number, digits in enumerate(course.held))
     dealing = f"Of the digits, {held}." if held else "Every device gets its part of each step's examples at random."
@@ -239,7 +311,7 @@ def _in_runs(digits: Sequence[int]) -> str:
 
 
 def tabulate(course: Course, trainings: Trainings, test: Examples) -> Table:
-    """Return a table of the three trainings."""
+    """Return the three trainings side by side."""
     tests = {"test accuracy": test}
     if course.held:
         tests[f"… of {_in_runs(course.held[-1])}, on the last device"] = test.of(course.held[-1])
@@ -254,9 +326,9 @@ def _names(course: Course) -> list[str]:
 
 
 def check_all(course: Course, trainings: Trainings, tree: Plan) -> Iterator[Check]:
-    """Yield the demo's claims, each checked at the end of the run, so that any number of steps will do."""
+    """Yield the demo's claims, each held against the end of the run, so that any number of steps will do."""
     count, alone, loses_one = course.devices, trainings.alone, course.devices % 2 == 1
-    read = from_json(tree.to_json())  # from_json proves the plan that it reads
+    read = from_json(tree.to_json())  # which proves what it reads
     found = f"proved again on {len(read.steps)} steps read back from JSON"
     yield Check("The plan gives every device every gradient exactly once", holds=True, found=found)
     digests = [digest(parameters) for parameters in trainings.treefold.parameters]
@@ -288,7 +360,7 @@ def _in_words(distance: float) -> str:
 
 
 def measure_speed(devices: int) -> str:
-    """Return a sentence on the time of summing a ResNet-50's gradients, beside a loop. Every element is checked."""
+    """Return in words how long the sum of a ResNet-50's gradients takes, beside a loop; every element is checked."""
     work = Work("resnet50", shapes_of_model("resnet50"), devices=devices, threads=native.num_threads())
     arrays, loop = Arrays(work), InProcess("numpy", NumpyLoops)
     (form,) = loop.prepare(work)
