@@ -43,6 +43,8 @@ LARGEST_DIFFERENCE = 1e-5
 _ORDERS = 50  # in which gradients are summed
 _STEPS_OF_RANKS, _STEPS = 40, 330
 _RANKS, _DEVICES = "1,2,3", 3
+#: The page of a part, and what is printed of it. The page is written first, so that a closed pipe does not lose it.
+Part = tuple[Page, list[console.Block]]
 _DIGITS = 8  # of a SHA-256 that are shown
 
 
@@ -101,19 +103,20 @@ def demo(  # noqa: PLR0913 - every option of a command is one
 
     # BLAS gets one thread: for matrices this small more threads wait for each other longer than they work (measured on
     # two busy cores: training alone took 0.2 s with one thread, 0.2 s to 7 s with two).
-    course, pages = Course(train, devices or _DEVICES, steps or _STEPS, seed, shuffle), []
+    course, parts = Course(train, devices or _DEVICES, steps or _STEPS, seed, shuffle), list[Part]()
     with threadpool_limits(1, user_api="blas"):
         if connect:
             raise typer.Exit(0 if train_connected(course) else 1)
         if ranks is not None or (not set(given) & of_devices.keys() and _can_train_ranks()):
-            pages.append(show_ranks(_RANKS if ranks is None else ranks, train, steps or _STEPS_OF_RANKS, seed))
-            console.echo("")
+            parts.append(train_on_ranks(_RANKS if ranks is None else ranks, train, steps or _STEPS_OF_RANKS, seed))
         if ranks is None:
-            pages.append(show_devices(course, test, chosen))
+            parts.append(train_on_devices(course, test, chosen))
     if report is not None:
-        write_atomically(report, render_page(_join(pages, seed)))
+        write_atomically(report, render_page(_join([page for page, _ in parts], seed)))
+    console.echo(*(block for _, blocks in parts for block in blocks))
+    if report is not None:
         console.echo(f"The report is in {report}.")
-    raise typer.Exit(0 if all(check.holds for page in pages for check in page.checks) else 1)
+    raise typer.Exit(0 if all(check.holds for page, _ in parts for check in page.checks) else 1)
 
 
 def _check_numbers(devices: int, *, steps: int | None, seed: int) -> None:
@@ -190,15 +193,17 @@ def train_connected(course: Course) -> bool:
     print(
         f"{counted(course.steps, 'step')} on {where}: loss {own.losses[0]:.4f} at first, {own.losses[-1]:.4f} at last"
     )
-    return _show(
+    checks = (
         Check(f"All {group.size} processes end with the same bits", len({*map(bytes, everyone)}) == 1, f"{bits[:16]}…"),
         Check(f"These, and all losses, are those of {group.size} devices of one process", is_equal, ""),
         Check(f"{PARTS} gradients have the sum that they have in one process", is_sum, f"{total[:16]}…"),
     )
+    console.echo(*map(_line, checks))
+    return all(check.holds for check in checks)
 
 
-def show_ranks(text: str, train: Examples, steps: int, seed: int) -> Page:
-    """Train on each number of ranks, exactly and as usual; print what was found, and return its page."""
+def train_on_ranks(text: str, train: Examples, steps: int, seed: int) -> Part:
+    """Train on each number of ranks, exactly and as usual."""
     check_modules(["torch"])
     from treefold.cli import one_sha  # noqa: PLC0415 - PyTorch, which the second part does not need
 
@@ -230,9 +235,7 @@ def show_ranks(text: str, train: Examples, steps: int, seed: int) -> Page:
             Section(f"Differences from {first}", _OF_APART, _draw_losses(names, differences)),
         ),
     )
-    console.echo(page.summary, "", table, "")
-    _show(check)
-    return page
+    return page, [page.summary, "", table, "", _line(check), ""]
 
 
 _OF_RANKS = "The mean cross-entropy of all micro-batches of the step. The curves lie on each other; the bits do not."
@@ -251,22 +254,20 @@ def _shown(trained: Sequence[Any]) -> str:
     return ", ".join(sorted({f"{one.sha256[:_DIGITS]}…" for one in trained}))
 
 
-def show_devices(course: Course, test: Examples, ops: treefold.CrossDeviceOps) -> Page:
-    """Train on devices of this process; print what was done, then what it proved, and return its page."""
+def train_on_devices(course: Course, test: Examples, ops: treefold.CrossDeviceOps) -> Part:
+    """Train on devices of this process; what it proved comes last, but for the speed."""
     with console.steps(course.steps) as begin:
         trainings = training.train_all(course, ops, lambda: begin("three trainings"))
     value = treefold.PerReplica(trainings.treefold.parameters)
     plan, tree = ops.plan(value, value), ops.plan(value, value, walked=True)
     summary, table = describe(course, trainings), tabulate(course, trainings, test)
     checks, speed = tuple(check_all(course, trainings, tree)), measure_speed(course.devices)
-    console.echo(summary, "", table, "", str(plan), "")
-    _show(*checks)
-    console.echo(f"speed   {speed}", "")
+    blocks: list[console.Block] = [summary, "", table, "", str(plan), "", *map(_line, checks), f"speed   {speed}", ""]
     other = (
         f"TensorFlow's rule loses device {course.devices - 1}" if course.devices % 2 else "so does TensorFlow's rule"
     )
     curves = _draw_losses(_names(course), [one.losses for one in trainings])
-    return Page(
+    page = Page(
         title=f"On {course.devices} devices treefold trains the weights of one device; {other}",
         summary=summary,
         checks=checks,
@@ -276,6 +277,7 @@ def show_devices(course: Course, test: Examples, ops: treefold.CrossDeviceOps) -
             Section("Speed", f"{speed}."),
         ),
     )
+    return page, blocks
 
 
 _OF_LOSSES = "The mean cross-entropy of all examples of the step, and what the trainings have come to in the end."
@@ -288,11 +290,9 @@ def _draw_losses(names: Sequence[str], losses: Sequence[Sequence[float]]) -> str
     return for_screens(functools.partial(draw_curves, curves, title="Loss of each step"), wide=960.0)
 
 
-def _show(*checks: Check) -> bool:
-    for check in checks:
-        words = ": ".join(filter(None, [check.claim, check.found]))
-        print(f"{'ok    ' if check.holds else 'failed'}  {words}")
-    return all(check.holds for check in checks)
+def _line(check: Check) -> str:
+    words = ": ".join(filter(None, [check.claim, check.found]))
+    return f"{'ok    ' if check.holds else 'failed'}  {words}"
 
 
 def describe(course: Course, trainings: Trainings) -> str:
