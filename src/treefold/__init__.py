@@ -23,6 +23,7 @@ if is_sub_interpreter():  # before optree is imported
     )
 
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
+from treefold.observing import profile
 from treefold.ops import (
     AllReduceCrossDeviceOps,
     CrossDeviceOps,
@@ -104,6 +105,7 @@ __all__ = [
     "known_topology",
     "load_topology",
     "optimal_packing",
+    "profile",
     "reduce",
     "set_num_threads",
     "simulate",

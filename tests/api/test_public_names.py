@@ -42,6 +42,7 @@ NAMES = {
     "known_topology",
     "load_topology",
     "optimal_packing",
+    "profile",
     "reduce",
     "set_num_threads",
     "simulate",
@@ -81,6 +82,7 @@ SIGNATURES = {
     "simulate": "plan topology nbytes * chunk_bytes reduce_bytes_per_s launch_s",
     "host_memory_info": "",
     "empty_cache": "",
+    "profile": "",
 }
 
 

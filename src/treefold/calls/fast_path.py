@@ -16,6 +16,7 @@ from treefold.calls.reader import Reading, ReadPair, ReadTree, rows_of
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
 from treefold.keyed import BoundedCache
+from treefold.observing import OBSERVER, observed, words_of
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import Mirrored, unflatten
@@ -36,8 +37,14 @@ class KnownReduce:
     """One kind of valid call of ops: the plan that the slow path made, and the function that repeats it."""
 
     plan: Plan
+    op: str
     destinations: tuple[tuple[str, ...], ...]
     repeat: Repeat
+
+    @property
+    def observed(self) -> Repeat:
+        """The same function, whose calls are logged and marked in profilers."""
+        return observed(self.repeat, words_of(self.plan, self.op))
 
 
 def repeat_row(calls: KnownCalls[KnownReduce], op: object, pair: ReadPair) -> Mirrored | None:
@@ -61,10 +68,11 @@ def repeat_row(calls: KnownCalls[KnownReduce], op: object, pair: ReadPair) -> Mi
     if known is None:
         return None
     rows = [value]
+    run = known.observed if OBSERVER.is_on else known.repeat
     if target is None:
-        made = known.repeat(rows, None)
+        made = run(rows, None)
         return None if made is None else Mirrored.made(made[0], known.destinations[0], known.plan)
-    if isinstance(target, ReadTree) or known.repeat(rows, rows if target is value else [target]) is None:
+    if isinstance(target, ReadTree) or run(rows, rows if target is value else [target]) is None:
         return None
     return Mirrored.made(target.arrays, known.destinations[0], known.plan)
 
@@ -74,7 +82,7 @@ def repeat(known: KnownReduce, pairs: Sequence[ReadPair]) -> list[Mirrored] | No
     values, given = [pair.value for pair in pairs], [pair.target for pair in pairs]
     rows = _rows(values)
     targets = None if given[0] is None else rows if given == values else _rows(given)
-    made = known.repeat(rows, targets)
+    made = (known.observed if OBSERVER.is_on else known.repeat)(rows, targets)
     if made is None:
         return None
     remaining = iter(made if targets is None else [target.arrays for target in targets])
@@ -90,8 +98,8 @@ def known_reduce(plan: Plan, fold: Fold, entries: Sequence[Entry], targets: Resu
     # The fast path is one pass in replica order: it replaces the plan only where it gives the plan's bits.
     if plan.guarantee == "per_plan" or plan.accumulate == "callback" or not _are_reached(plan, backends, targets or []):
         return None
-    repeated = repeater(plan, fold, backends)
-    return None if repeated is None else KnownReduce(plan, tuple(entry.destinations for entry in entries), repeated)
+    repeated, destinations = repeater(plan, fold, backends), tuple(entry.destinations for entry in entries)
+    return None if repeated is None else KnownReduce(plan, fold.op.name, destinations, repeated)
 
 
 def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results) -> bool:

@@ -36,7 +36,7 @@ _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/local
 #: Variables that a user may set. Names that begin with one of ``_INTERNAL`` are for tests and benchmarks.
 _THREADS, _LEVEL = "TREEFOLD_NUM_THREADS", "TREEFOLD_VECTOR_LEVEL"
 _CERTIFICATE = "TREEFOLD_CERTIFICATE"
-_VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", _CERTIFICATE, gpus.VARIABLE)
+_VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", _CERTIFICATE, gpus.VARIABLE, "TREEFOLD_PROFILE")
 _PROOFS = {"native-flag": "the processor's flag", "native-integers": "exponents", "native-none": "nothing"}
 _INTERNAL = ("TREEFOLD_CASE", "TREEFOLD_BENCH_")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 from treefold.backends import ArrayBackend
@@ -14,6 +15,7 @@ from treefold.execution.host_memory import HostExecutor
 from treefold.execution.interface import CallSummary, Executor, Operand, Repeat, Results
 from treefold.execution.local import LocalExecutor
 from treefold.fold import Fold
+from treefold.observing import OBSERVER, observed, words_of
 from treefold.plan import ExecutorTraits, Plan
 from treefold.plan.plan import EXECUTORS
 
@@ -97,9 +99,10 @@ def execute(
     if type(plan) is not Plan:
         raise PlanError(f"An executor runs a Plan and got {short(plan)}. Make one with ops.plan or treefold.plan.Plan.")
     executor = _executors[plan.executor]
-    if timeout_s is None:
-        return executor.run(plan, inputs, fold, out)
-    return executor.run_within(timeout_s, plan, inputs, fold, out)
+    run = executor.run if timeout_s is None else functools.partial(executor.run_within, timeout_s)
+    if OBSERVER.is_on:
+        run = observed(run, words_of(plan, "" if fold is None else fold.op.name))
+    return run(plan, inputs, fold, out)
 
 
 def repeater(plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:

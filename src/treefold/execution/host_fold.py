@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from treefold.backends.plain_arithmetic import in_plain_arithmetic
 from treefold.dtypes import INTEGERS, itemsize
 from treefold.execution import native
 from treefold.fold import Fold
+from treefold.observing import warn
 from treefold.reduce_op import ReduceOp
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
@@ -166,9 +166,8 @@ def _fold_in_blocks(job: Job, fold: Fold) -> None:
 @functools.cache
 def _warn_without_native() -> None:
     if not native.HAS_NATIVE:
-        warnings.warn(
+        warn(
             "treefold._native is not installed, so reductions run in NumPy: the same results, slower. "
             "Install treefold with a C++17 compiler at hand, or from a wheel.",
-            RuntimeWarning,
             stacklevel=2,
         )

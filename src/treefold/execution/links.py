@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treefold.files import write_atomically
+from treefold.observing import LOG, warn
 
 if TYPE_CHECKING:
     from treefold.execution.cuda.prober import CudaProber
@@ -181,12 +181,12 @@ def verify(prober: CudaProber, *, use_cache: bool = True) -> LinkTable:
         save(table)
     use(table.links)
     for link in table.links:
+        LOG.info("%s", link)
         if not link.is_proved:
-            warnings.warn(
+            warn(
                 f"Copies from {link.source} to {link.target} do not deliver what was sent ({link.problem}), so they go "
                 "through the host. The usual cause is an IOMMU or PCIe access control (ACS) between the two: turn it "
                 "off in the firmware, or boot with iommu=pt.",
-                RuntimeWarning,
                 stacklevel=3,
             )
     return table

@@ -19,6 +19,7 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.compiled import ACCUMULATIONS, CERTIFICATES, DTYPES, HAS_NATIVE, OPS
 from treefold.errors import ArgumentError
+from treefold.observing import LOG
 
 if HAS_NATIVE:
     from treefold._native import (
@@ -64,6 +65,7 @@ def level() -> int:
         raise ArgumentError.setting(asked, f"one of {', '.join(CERTIFICATES)}", name=_CERTIFICATE)
     if asked is not None:
         set_certificate(CERTIFICATES[asked])
+    LOG.info("native core: vector level %s, %d threads", wanted, _num_threads())
     return names.index(wanted)
 
 

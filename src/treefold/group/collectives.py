@@ -11,8 +11,8 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,11 @@ from treefold.group.protocol import MOST_DESCRIBED, CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, check_untraced, tracing_backend
 from treefold.group.transport.link import ByteStream, GroupLink, Piece
 from treefold.group.transport.messages import KeptPieces
+from treefold.observing import OBSERVER, observed
 from treefold.values import DistributedValues, PerReplica
+
+if TYPE_CHECKING:
+    from treefold.group.transport.link import Outcome
 
 _DEVICE = "cpu:0"
 _LINE = 64
@@ -92,7 +96,8 @@ class Collectives(TracedCalls):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(call_key(CallKind.BARRIER), b"", description="barrier")
+        agree = observed(self._link.agree, "barrier") if OBSERVER.is_on else self._link.agree
+        agree(call_key(CallKind.BARRIER), b"", description="barrier")
 
     def broadcast(self, value: Any, root: int, out: Any = None) -> Any:
         """Return rank ``root``'s value on all ranks."""
@@ -237,7 +242,7 @@ class Collectives(TracedCalls):
         is_kept = is_wanted and own.outs is None and not own.axis
         keeps = is_kept and all(part.operand.backend.takes_read_only for part in own.entry.parts)
         stream, begins, results = _laid_out(own, shares, makes=is_wanted and not keeps)
-        outcome = self._link.place(key, stream, description=description, wants_lease=keeps)
+        outcome = _placing(self._link, stream, description)(key, stream, description=description, wants_lease=keeps)
         if not keeps:
             return results
         leaves = zip(begins, shares, own.arrays, strict=True)
@@ -269,7 +274,12 @@ def move(link: GroupLink, stream: ByteStream, collective: str, layout: str, *, r
         end = min(begin + step, nbytes)
         pieces = ([*_within(some, begin, end)] for some in (sources, stream.targets))
         part = stream if nbytes <= step else ByteStream(end - begin, *pieces)
-        link.place(kind, part, description=description[:MOST_DESCRIBED])
+        _placing(link, part, description)(kind, part, description=description[:MOST_DESCRIBED])
+
+
+def _placing(link: GroupLink, stream: ByteStream, description: str) -> Callable[..., Outcome]:
+    """Return the link's ``place``, observed if calls are."""
+    return observed(link.place, f"{description}, {stream.nbytes} bytes") if OBSERVER.is_on else link.place
 
 
 def by_receiver(sent: Sequence[Sequence[int]]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +13,7 @@ from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.fold import Fold
 from treefold.group.protocol import FRAME_ROOM
 from treefold.keyed import grouped
+from treefold.observing import announced, warn
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in
 from treefold.plan.ir import Copy, Leaf, Role
@@ -124,7 +124,7 @@ class GroupPlans:
     def make(self, replicas: tuple[int, ...]) -> None:
         """Plan the call, and prove the plan, for as many replicas as each rank has."""
         self.replicas = replicas
-        self.plan = plan_of(self._reduction, replicas, self._layout)
+        self.plan = announced(plan_of(self._reduction, replicas, self._layout))
         self.is_inline = self._reduction.is_inline(replicas)
         self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)
 
@@ -212,10 +212,9 @@ def _bytes_in_words(
     could_fold = any(reduction.folds_per_host(one.leaf.dtype, replicas, folding) for one in builder.work)
     if times > _MOST_TIMES and could_fold and layout.guarantee != "per_plan" and layout not in _warned:
         _warned.add(layout)
-        warnings.warn(
+        warn(
             f"Between hosts travel {words}: hosts have several replicas each, and all go to where they are folded. "
             'connect(guarantee="per_plan") folds those of a host first; its bits depend on the plan.',
-            RuntimeWarning,
             stacklevel=2,
         )
     return (f"between hosts travel {words}",)

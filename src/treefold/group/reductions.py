@@ -43,6 +43,7 @@ from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.group.transport.link import GroupLink, NeedsPlan
+from treefold.observing import OBSERVER, observed, words_of
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
@@ -330,7 +331,10 @@ class Reductions(TracedCalls):
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
         made: tuple[int, ...] = ()
         while True:
-            outcome = self._link.fold(known.form, rows, targets, wants_lease, fold, known.plans)
+            run = self._link.fold
+            if OBSERVER.is_on:
+                run = observed(run, words_of(known.plans.plan, fold.op.name))
+            outcome = run(known.form, rows, targets, wants_lease, fold, known.plans)
             if not isinstance(outcome, NeedsPlan):
                 return outcome
             # Ranks may all have plans, and some of them for numbers of replicas that others had before.

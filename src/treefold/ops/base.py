@@ -25,6 +25,7 @@ from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, Results, execute
 from treefold.fold import Fold
 from treefold.keyed import BoundedCache
+from treefold.observing import announced
 from treefold.ops.planning import PlanRequest, ReductionTerms, Router, make_plan, read_topology, summarise
 from treefold.options import CommunicationOptions
 from treefold.plan import Plan
@@ -396,7 +397,7 @@ class CrossDeviceOps(abc.ABC):
 
     def _plan_for(self, request: PlanRequest) -> Plan:
         check_honoured(request.options, request.executor)
-        return self._plans.made(request.key, lambda: make_plan(request, self._router(request)))
+        return self._plans.made(request.key, lambda: announced(make_plan(request, self._router(request))))
 
 
 def _read_batch(asked: Sequence[tuple[Any, Any]], out: object) -> list[ReadPair]:

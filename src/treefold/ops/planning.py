@@ -15,6 +15,7 @@ from treefold.devices import device_type
 from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
 from treefold.fold import Fold
+from treefold.observing import LOG
 from treefold.options import CommunicationOptions
 from treefold.plan import Plan
 from treefold.plan.ir import Goal, Leaf
@@ -142,6 +143,8 @@ def make_plan(request: PlanRequest, router: Router) -> Plan:
     """
     builder = PlanBuilder(request.work)
     executor, accumulate = request.executor, request.call.accumulate
+    for note in request.notes:  # what a user should know: a fallback, what is slow
+        LOG.warning(note)
     if request.is_on_one_memory:
         for index in range(len(request.work)):
             add_one_pass(builder, index)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from treefold.execution.interface import Operand, Results, handed_over
 from treefold.execution.schedule import DeviceStream, Operation, Schedule, issue, make_schedule
 from treefold.fold import Fold
 from treefold.keyed import BoundedCache
+from treefold.observing import warn
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role
 
@@ -192,10 +192,9 @@ def _is_pinned(inputs: Sequence[Operand]) -> bool:
 
 @functools.cache
 def _warn_pageable(problem: str) -> None:
-    warnings.warn(
+    warn(
         f"Pinned host memory cannot be had ({problem}), so copies between the host and GPUs go through pageable "
         "memory, at a fraction of the bus. WSL and containers bound it: raise the limit of locked memory (ulimit -l).",
-        RuntimeWarning,
         stacklevel=2,
     )
 

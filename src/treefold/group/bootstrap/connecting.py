@@ -29,6 +29,7 @@ from treefold.group.transport.hosts import ChannelLink
 from treefold.group.transport.link import GroupLink, checked_seconds
 from treefold.group.transport.shared_memory import SharedMemoryLink
 from treefold.keyed import grouped
+from treefold.observing import LOG
 
 if TYPE_CHECKING:
     from treefold.topology.for_groups import Cluster
@@ -117,8 +118,11 @@ def connect_link(
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
     if isinstance(ranks, Ticket):
-        return meet(ranks, settings, HostAttempt(deadline, seconds, is_kept=True))
-    return join(ranks, settings, deadline)
+        link: GroupLink = meet(ranks, settings, HostAttempt(deadline, seconds, is_kept=True))
+    else:
+        link = join(ranks, settings, deadline)
+    LOG.info("rank %d of hosts %s, guarantee %s", link.rank, link.layout.hosts, guarantee)
+    return link
 
 
 def check_system() -> None:
@@ -201,8 +205,10 @@ def _joined(bootstrap: Bootstrap, settings: GroupSettings, deadline: float) -> G
         return join(ChannelBootstrap(channel), rest, time.monotonic() + seconds)
 
     try:
+        rounds = bootstrap.open(deadline)
+        LOG.info("engine between hosts: %s", type(rounds.channel).__name__)
         return ChannelLink(
-            bootstrap.open(deadline),
+            rounds,
             layout,
             local,
             rejoin,

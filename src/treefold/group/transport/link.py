@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -17,6 +16,7 @@ from treefold.backends import HostArray
 from treefold.engines.times import WARN_AFTER_S
 from treefold.errors import ArgumentError, CallMismatchError, GroupError, SharedMemoryError, TreefoldError
 from treefold.group.protocol import MOST_DESCRIBED, REFUSED
+from treefold.observing import warn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -221,7 +221,7 @@ class GroupLink(abc.ABC):
             f"Rank {self.numbers[self.rank]} has waited for {WARN_AFTER_S:g} s in {self._doing}; absent: {ranks}."
         )
         try:
-            warnings.warn(sentence, RuntimeWarning, stacklevel=6)
+            warn(sentence, stacklevel=6)
         except RuntimeWarning:  # a program that takes warnings for errors goes on waiting: the others are in the call
             sys.stderr.write(f"{sentence}\n")
 
