@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 
 #include "floating_mode.hpp"
 #include "pool.hpp"
@@ -25,30 +26,6 @@ BinaryFormat format_of(Dtype dtype) {
     case Dtype::float32: return {32, 24};
     default: return {64, 53};
   }
-}
-
-// Calls `work` for each block, and returns those for which it returned false, in their order.
-template <class Work>
-Blocks for_each(const Blocks& blocks, const Work& work) {
-  Blocks left;
-  std::mutex mutex;
-  const auto run_task = [&](std::size_t task) {
-    const PlainArithmetic mode;
-    const std::size_t end = std::min(blocks.size(), (task + 1) * task_blocks);
-    Blocks here;
-    for (std::size_t i = task * task_blocks; i < end; ++i) {
-      if (!work(blocks[i])) here.push_back(blocks[i]);
-    }
-    if (here.empty()) return;
-    const std::lock_guard<std::mutex> lock(mutex);
-    left.insert(left.end(), here.begin(), here.end());
-  };
-  const std::size_t tasks = (blocks.size() + task_blocks - 1) / task_blocks;
-  // Nothing ends it early: a sum that has half of a contribution is none.
-  if (tasks == 1) run_task(0);
-  else Pool::of_this_process().run(tasks, run_task, [] { return false; });
-  std::sort(left.begin(), left.end());
-  return left;
 }
 
 // Calls `use(piece's memory at its first element here, place in the block, number of elements)` for the parts of a block.
@@ -163,6 +140,34 @@ void store_bits(unsigned char* results, std::size_t element, std::uint64_t bits,
 
 }  // namespace
 
+Blocks all_blocks(std::size_t count) {
+  Blocks all(count);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
+}
+
+Blocks for_each(const Blocks& blocks, const std::function<bool(std::size_t)>& work) {
+  Blocks left;
+  std::mutex mutex;
+  const auto run_task = [&](std::size_t task) {
+    const PlainArithmetic mode;
+    const std::size_t end = std::min(blocks.size(), (task + 1) * task_blocks);
+    Blocks here;
+    for (std::size_t i = task * task_blocks; i < end; ++i) {
+      if (!work(blocks[i])) here.push_back(blocks[i]);
+    }
+    if (here.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    left.insert(left.end(), here.begin(), here.end());
+  };
+  const std::size_t tasks = (blocks.size() + task_blocks - 1) / task_blocks;
+  // Nothing ends it early: a sum that has half of a contribution is none.
+  if (tasks == 1) run_task(0);
+  else Pool::of_this_process().run(tasks, run_task, [] { return false; });
+  std::sort(left.begin(), left.end());
+  return left;
+}
+
 Blocks add(const Partial& partial, const PartialLoops& loops, Dtype dtype, const Pieces& pieces, const Factor& factor,
            const Blocks& blocks) {
   const std::size_t nbytes = element_bytes[static_cast<int>(dtype)];
@@ -231,9 +236,7 @@ void make_whole(const Partial& partial, const Blocks& blocks) {
 void finish(const Partial& partial, const PartialLoops& loops, Dtype dtype, const Pieces& pieces, const Divisor64& divisor) {
   const std::size_t nbytes = element_bytes[static_cast<int>(dtype)];
   const BinaryFormat format = format_of(dtype);
-  Blocks blocks(partial.block_count());
-  for (std::size_t block = 0; block < blocks.size(); ++block) blocks[block] = block;
-  for_each(blocks, [&](std::size_t block) {
+  for_each(all_blocks(partial.block_count()), [&](std::size_t block) {
     const std::size_t begin = block * partial_length, count = partial.count_in(block);
     const auto mode = static_cast<Mode>(partial.modes[block]);
     alignas(64) unsigned char results[partial_length * sizeof(double)];

@@ -42,6 +42,9 @@ struct PartialLoops {
   // Add a block, or change nothing and return false: the block has to be held in the next mode.
   bool (*add_single)(double* sums, const double* values, double factor);
   bool (*add_pair)(double* sums, double* rests, const double* values, const Factor& factor, bool is_wide);
+  // Writes sums of 16-bit floats as whole numbers of 32 bits, and returns the byte that tells their unit; 0 if it cannot.
+  unsigned char (*narrow)(const double* sums, void* numbers);
+  void (*widen)(const void* numbers, unsigned char form, double* sums);
   // Rounds a block, and says which of its elements it could not tell.
   void (*finish[partial_dtypes])(const double* sums, const double* rests, const Divisor64& divisor, void* results, bool* fails);
 };
@@ -74,6 +77,10 @@ struct Pieces {
 };
 
 using Blocks = std::vector<std::size_t>;
+
+Blocks all_blocks(std::size_t count);
+// Calls `work` for each block, on the threads of the pool, and returns those for which it returned false, in their order.
+Blocks for_each(const Blocks& blocks, const std::function<bool(std::size_t block)>& work);
 
 // Each of these does its work for `blocks`, on the threads of the pool. The first two leave blocks as they were that have
 // to be held in a higher mode first, and return these.

@@ -4,6 +4,11 @@
 // wait for.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
 #include "exact_loops.hpp"
 #include "partial.hpp"
 
@@ -114,6 +119,38 @@ inline bool add_pair(double* sums, double* rests, const double* values, const Fa
   return true;
 }
 
+// Whole numbers count units of 2^(form - 134): sums of 16-bit floats have no smaller ones than 2^-133.
+constexpr int least_unit_of_halves = -133, bits_of_narrow = 31;
+constexpr std::int32_t negative_zero = std::numeric_limits<std::int32_t>::min();  // no number
+
+inline unsigned char narrow(const double* sums, void* numbers) {
+  constexpr std::uint64_t sign = std::uint64_t{1} << 63;
+  std::uint64_t bits[partial_length], most = 0;
+  std::memcpy(bits, sums, sizeof bits);
+  for (const std::uint64_t one : bits) most = std::max(most, one & ~sign);
+  const int exponent = static_cast<int>(most >> 52) - 1022;  // all are below 2^exponent
+  const bool is_finite = exponent < 1025;
+  const int unit = std::max(exponent - bits_of_narrow, least_unit_of_halves);
+  const double scale = is_finite ? std::ldexp(1.0, -unit) : 0.0;
+  std::int32_t made[partial_length];
+  bool is_exact = is_finite;
+  for (std::size_t i = 0; i < partial_length; ++i) {
+    const double scaled = is_finite ? sums[i] * scale : 0.0;
+    const auto number = static_cast<std::int32_t>(scaled);
+    is_exact &= number == scaled;
+    made[i] = bits[i] == sign ? negative_zero : number;
+  }
+  std::memcpy(numbers, made, sizeof made);
+  return is_exact ? static_cast<unsigned char>(unit - least_unit_of_halves + 1) : 0;
+}
+
+inline void widen(const void* numbers, unsigned char form, double* sums) {
+  std::int32_t read[partial_length];
+  std::memcpy(read, numbers, sizeof read);
+  const double unit = std::ldexp(1.0, form - 1 + least_unit_of_halves);
+  for (std::size_t i = 0; i < partial_length; ++i) sums[i] = read[i] == negative_zero ? -0.0 : read[i] * unit;
+}
+
 template <class P>
 void finish_block(const double* sums, const double* rests, const Divisor64& by, void* results, bool* fails) {
   constexpr int N = lanes_of<double>;
@@ -158,6 +195,8 @@ inline PartialLoops partial_loops() {
   fill_partial<Dtype::float64, Plain<double>>(loops);
   loops.add_single = &add_single;
   loops.add_pair = &add_pair;
+  loops.narrow = &narrow;
+  loops.widen = &widen;
   return loops;
 }
 

@@ -5,18 +5,20 @@
 #define NO_IMPORT_ARRAY
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <numpy/ndarrayobject.h>
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "border.hpp"
 #include "exchange_module.hpp"
 #include "partial.hpp"
+#include "partial_messages.hpp"
 #include "rows_module.hpp"
 
 namespace nb = nanobind;
@@ -59,9 +61,7 @@ struct Arrays {
 
 Blocks blocks_of(const Arrays& arrays, const std::optional<std::vector<std::size_t>>& asked) {
   if (asked) return *asked;
-  Blocks all(arrays.partial.block_count());
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  return all;
+  return treefold::all_blocks(arrays.partial.block_count());
 }
 
 Pieces pieces_of(const Arrays& arrays, const Flat<const std::uint64_t>& starts, const Flat<const std::int64_t>& offsets) {
@@ -208,18 +208,76 @@ void make_whole(const Arrays& arrays, const std::vector<std::size_t>& blocks) {
   });
 }
 
-void finish(const Arrays& arrays, const Flat<const std::uint64_t>& starts, const Flat<const std::int64_t>& offsets, int dtype,
-            int level, double high, double low, const nb::bytes& words, std::int64_t exponent) {
+treefold::Divisor64 divisor_of(double high, double low, treefold::Natural words, std::int64_t exponent) {
   std::uint64_t bits;
   std::memcpy(&bits, &high, sizeof bits);
   const bool is_power = low == 0 && high != 0 && (bits << 12) == 0;
-  const treefold::Divisor64 divisor{high, low, is_power ? 1 / high : 0, natural_of(words), exponent};
+  return {high, low, is_power ? 1 / high : 0, std::move(words), exponent};
+}
+
+void finish(const Arrays& arrays, const Flat<const std::uint64_t>& starts, const Flat<const std::int64_t>& offsets, int dtype,
+            int level, double high, double low, const nb::bytes& words, std::int64_t exponent) {
+  const treefold::Divisor64 divisor = divisor_of(high, low, natural_of(words), exponent);
   const Pieces pieces = pieces_of(arrays, starts, offsets);
   const treefold::Dtype of = dtype_of(dtype);
   without_gil([&](const auto&) {
     treefold::finish(arrays.partial, loops_at(level), of, pieces, divisor);
     return false;
   });
+}
+
+// Addresses of contributions; `factors`: of each its weight, as `add` takes it; none: all count once.
+using Weights = std::vector<std::tuple<double, std::vector<double>, nb::bytes>>;
+
+std::vector<const void*> rows_at(const Flat<const std::uint64_t>& starts) {
+  std::vector<const void*> rows(starts.shape(0));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(starts(i)));
+  return rows;
+}
+
+treefold::Weighted weighted(const Flat<const std::uint64_t>& starts, const Weights& factors) {
+  treefold::Weighted made{rows_at(starts), {}};
+  for (const auto& [number, pieces, words] : factors) made.factors.push_back({number, pieces, natural_of(words)});
+  if (factors.empty()) made.factors.resize(made.rows.size());
+  if (made.factors.size() != made.rows.size()) refuse("There is not one weight for each contribution.");
+  return made;
+}
+
+void check_message(const Flat<std::uint8_t>& message, treefold::Dtype dtype, std::size_t length) {
+  if (message.shape(0) != treefold::message_bytes(dtype, length)) {
+    refuse("This is no message of " + std::to_string(length) + " exact sums.");
+  }
+}
+
+void write_message(const Flat<const std::uint64_t>& starts, const Weights& factors, int dtype, int level, std::size_t length,
+                   const Flat<std::uint8_t>& message) {
+  const treefold::Dtype of = dtype_of(dtype);
+  check_message(message, of, length);
+  const treefold::Weighted own = weighted(starts, factors);
+  without_gil([&](const auto&) {
+    treefold::write_message(loops_at(level), of, own, length, message.data());
+    return false;
+  });
+}
+
+Blocks fold_messages(const Flat<const std::uint64_t>& starts, const Weights& factors,
+                     const std::vector<Flat<std::uint8_t>>& messages, int dtype, int level, std::size_t length,
+                     std::uint64_t result, double high, double low) {
+  const treefold::Dtype of = dtype_of(dtype);
+  const treefold::Weighted own = weighted(starts, factors);
+  std::vector<const void*> others;
+  for (const auto& message : messages) {
+    check_message(message, of, length);
+    others.push_back(message.data());
+  }
+  const treefold::Divisor64 divisor = divisor_of(high, low, {}, 0);
+  Blocks left;
+  without_gil([&](const auto&) {
+    void* const end = reinterpret_cast<void*>(static_cast<std::uintptr_t>(result));
+    left = treefold::fold_messages(loops_at(level), of, own, others, length, divisor, end);
+    return false;
+  });
+  return left;
 }
 
 }  // namespace
@@ -248,4 +306,11 @@ void define_partials(nb::module_& module) {
   module.def("finish_partial", &finish, nb::arg("partial"), nb::arg("starts"), nb::arg("offsets"), nb::arg("dtype"),
              nb::arg("level"), nb::arg("high"), nb::arg("low"), nb::arg("words"), nb::arg("exponent"),
              "Divide by high + low, or by words * 2**(exponent - 64), and round once, into memory at addresses.");
+  module.def("write_partial_message", &write_message, nb::arg("starts"), nb::arg("factors"), nb::arg("dtype"),
+             nb::arg("level"), nb::arg("length"), nb::arg("message"),
+             "Add contributions at addresses, each times its weight, and write their exact sums into a message.");
+  module.def("fold_partial_messages", &fold_messages, nb::arg("starts"), nb::arg("factors"), nb::arg("messages"),
+             nb::arg("dtype"), nb::arg("level"), nb::arg("length"), nb::arg("result"), nb::arg("high"), nb::arg("low"),
+             "Add contributions and messages, divide by high + low, and round once, into memory at an address.\n\n"
+             "Return the blocks that were left alone.");
 }

@@ -102,6 +102,25 @@ def finish_partial(
     words: bytes,
     exponent: int,
 ) -> None: ...
+def write_partial_message(
+    starts: _Array,
+    factors: list[tuple[float, tuple[float, ...], bytes]],
+    dtype: int,
+    level: int,
+    length: int,
+    message: _Array,
+) -> None: ...
+def fold_partial_messages(
+    starts: _Array,
+    factors: list[tuple[float, tuple[float, ...], bytes]],
+    messages: list[_Array],
+    dtype: int,
+    level: int,
+    length: int,
+    result: int,
+    high: float,
+    low: float,
+) -> list[int]: ...
 def addresses_of(arrays: list[_Array]) -> _Array: ...
 
 class LeafReader:

@@ -17,6 +17,13 @@ from treefold.dtypes import COMPLEX, DTYPES, FOLDABLE, HALVES, INTEGERS
 from treefold.errors import DtypeError
 from treefold.reduce_op import ReduceOp
 
+#: Elements of a block of exact partial sums.
+EXACT_BLOCK = 128
+#: The bytes in which the exact sum of an element travels. Sums of 16-bit floats do as whole numbers of 32 bits.
+_EXACT_BYTES = {"float16": 4, "bfloat16": 4, "float32": 8, "float64": 16}
+#: Bits of the sum of weights at most, so that sums of products with float32 nearly always have room in float64.
+_SHORT_WEIGHTS = 28
+
 _SMALLEST = 5e-324  # the smallest float64 above 0
 _DOUBLE_BITS = 53  # of its significand
 
@@ -53,6 +60,11 @@ class Fold:
     def divisor(self) -> int | None:
         """The divisor of a weighted MEAN; None without weights."""
         return None if self.weights is None else sum(self.weights)
+
+    @property
+    def are_weights_short(self) -> bool:
+        """Whether there are weights of so few bits that exact partial sums of products can travel."""
+        return self.divisor is not None and self.divisor.bit_length() <= _SHORT_WEIGHTS
 
     @property
     def are_weights_long(self) -> bool:
@@ -118,6 +130,14 @@ class Fold:
         is_exact = dtype in INTEGERS and self.op in {ReduceOp.SUM, ReduceOp.PRODUCT}
         return self.op in {ReduceOp.MIN, ReduceOp.MAX} or is_exact
 
+    def has_exact_partials(self, dtype: str) -> bool:
+        """Tell whether sums of some contributions of this dtype can travel without being rounded.
+
+        Products of 16-bit floats with weights have too many bits for that.
+        """
+        are_exact = self.op in {ReduceOp.SUM, ReduceOp.MEAN} and self.manner == "exact" and dtype in _EXACT_BYTES
+        return are_exact and (self.weights is None or (self.are_weights_short and dtype not in HALVES))
+
     def partial_dtype(self, dtype: str) -> str:
         """Return the dtype in which a partial fold travels between devices.
 
@@ -126,6 +146,15 @@ class Fold:
         """
         is_wide = dtype in HALVES or (self.op is ReduceOp.MEAN and dtype in INTEGERS)
         return self.accumulator_dtype(dtype) if is_wide else dtype
+
+
+def exact_bytes(dtype: str, length: int) -> int:
+    """Return the bytes of the message in which exact partial sums travel: in whole blocks, with a byte for each.
+
+    >>> exact_bytes("float32", 1000)
+    8200
+    """
+    return -(-length // EXACT_BLOCK) * (EXACT_BLOCK * _EXACT_BYTES[dtype] + 1)
 
 
 def headroom(num_terms: int) -> int:

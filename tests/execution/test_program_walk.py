@@ -49,7 +49,11 @@ def walk(rails, deliver):
     movement = movement_of(HOSTS, LENGTH)
     mailbox = Mailbox(rails)
     arrays = [np.zeros(buffer.length, np.int64) for buffer in movement.buffers]
-    memory = SimpleNamespace(part=lambda where: arrays[where.buffer][where.start : where.stop], perform=lambda _: None)
+    memory = SimpleNamespace(
+        part=lambda where: arrays[where.buffer][where.start : where.stop],
+        rest=lambda _: (),
+        perform=lambda _: None,
+    )
     own = [program_of(movement, 0, HOSTS)]
     walked = ProgramWalk(movement, own, 0, chunk_bytes=CHUNK_BYTES, num_tags=mailbox.limits.tags)
     walked.run(memory, mailbox, FIRST_TAG, lambda waiting: deliver(mailbox, waiting), lambda _: None)

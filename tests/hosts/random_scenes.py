@@ -33,6 +33,7 @@ METHODS = (
     "in place",
     "out",
     "replicas",
+    "exact",
     "weights",
     "max",
     "slices",
@@ -232,6 +233,8 @@ def _check(group: Group, call: Call, members: list[int], rank: int) -> None:  # 
             counts = [1 + other % 2 for other in members]
             made = group.all_reduce(PerReplica([value] * (1 + rank % 2)))
             _equal(made, sum(count * 2.0**other for count, other in zip(counts, members, strict=True)))
+        case "exact":
+            _equal(group.all_reduce(cancelling(value, rank)), cancelled(call.length, members))
         case "weights":
             made = group.all_reduce(value, "mean", weights=rank + 1.0)
             weights = [other + 1.0 for other in members]
@@ -254,6 +257,20 @@ def _check(group: Group, call: Call, members: list[int], rank: int) -> None:  # 
             group.barrier()
         case _:
             _equal(group.all_reduce(value), sums)
+
+
+def cancelling(value: Any, rank: int) -> PerReplica[Any]:
+    """Return many replicas of a value, of which two cancel in some blocks, where no float64 has their exact sum."""
+    rows = [value.copy() for _ in range(3 + rank % 2)]
+    rows[0][::300], rows[-1][::300] = 2.0**100, -(2.0**100)
+    return PerReplica(rows)
+
+
+def cancelled(length: int, members: list[int]) -> Any:
+    """Return the sum of what all members bring so."""
+    sums = np.full(length, sum((3 + rank % 2) * 2.0**rank for rank in members), np.float32)
+    sums[::300] = sum((1 + rank % 2) * 2.0**rank for rank in members)
+    return sums
 
 
 def _equal(made: Any, right: Any) -> None:

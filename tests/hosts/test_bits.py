@@ -13,6 +13,7 @@ import torch
 from torch_ranks import Raised, hosts, run
 
 import treefold
+from treefold.dtypes import numpy_dtype
 from treefold.group import plans
 from treefold.plan import from_json
 from treefold.testing import mixed_values, owned
@@ -100,7 +101,9 @@ class TestPlan:
         [
             (1, "sum", "float32", "exact", "1"),
             (2, "sum", "float32", "exact", "1.5"),
-            (3, "mean", "float64", "exact", "2"),
+            (3, "mean", "float64", "exact", "1.51"),
+            (16, "sum", "bfloat16", "exact", "1.51"),
+            (3, "sum", "complex64", "exact", "2"),
             (3, "min", "float32", "exact", "1"),
             (3, "sum", "int32", "exact", "1"),
             (3, "product", "uint8", "exact", "1"),
@@ -108,8 +111,8 @@ class TestPlan:
         ],
     )
     def test_says_what_travels(self, replicas, op, dtype, guarantee, times):
-        """(R + 1) / 2 times the least for R replicas on each host; once, if no order changes a bit."""
-        value = treefold.PerReplica([np.zeros(60_000, dtype)] * replicas)
+        """1.5 times the least, or (R + 1) / 2 for R replicas on each host; once, if no order changes a bit."""
+        value = treefold.PerReplica([np.zeros(60_000, numpy_dtype(dtype))] * replicas)
         plan = self.plans(value, op)
         assert plan.guarantee == guarantee
         assert plan.notes == (f"between hosts travel {times} times the least bytes of an all-reduce",)
@@ -129,7 +132,7 @@ class TestPlan:
 
     def test_warns_once_of_much_more_than_must(self):
         """More than twice the least, of three ranks in one process once; it names what needs less."""
-        value = treefold.PerReplica([np.zeros(60_000)] * 4)
+        value = treefold.PerReplica([np.zeros(60_000, np.complex64)] * 4)
 
         sentence = (
             "Between hosts travel 2.5 times the least bytes of an all-reduce: hosts have several replicas each, and "

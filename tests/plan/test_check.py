@@ -14,6 +14,7 @@ OUT = Buffer("out", "gpu:0", 4, Role.OUTPUT, 0, 0)
 OUT1 = Buffer("out1", "gpu:0", 4, Role.OUTPUT, 0, 1)
 AWAY = Buffer("away", "gpu:1", 4, Role.SCRATCH, 0)
 HERE = Buffer("here", "gpu:0", 4, Role.SCRATCH, 0)
+EXACT = Buffer("exact", "gpu:0", 4, Role.EXACT, 0)
 SUM, DONE = Buffer("sum", "gpu:0", 4, Role.PARTIAL, 0), Buffer("done", "gpu:0", 4, Role.RESULT, 0)
 
 
@@ -125,6 +126,7 @@ STEPS = [
         "elements 1:3 of out are written while another action of the step uses them.",
     ),
 ]
+_WHOLE = "exact partial sums travel whole"
 ALL = (IN0, IN1, OUT, AWAY, HERE, SUM, DONE)
 
 
@@ -235,6 +237,46 @@ class TestProve:
         assert prove(*steps, buffers=(IN0, IN1, third, OUT, SUM)).proof == Proof(
             is_flat=False, folds_whole=False, reaches_across=False
         )
+
+    def test_a_fold_of_exact_partial_sums_is_as_if_their_contributions_met(self):
+        third = Buffer("in2", "gpu:0", 4, Role.INPUT, 0, 2)
+        away = dataclasses.replace(EXACT, name="away", device="gpu:1")
+        steps = (
+            [combine(at("in0"), at("in2"), to=at("exact"), final=False)],
+            [copy(at("exact"), at("away"))],
+            [copy(at("away"), at("back"))],
+            [combine(at("back"), at("in1"), to=at("out"))],
+        )
+        back = dataclasses.replace(EXACT, name="back")
+        proof = prove(*steps, buffers=(IN0, IN1, third, OUT, EXACT, away, back)).proof
+        assert proof == Proof(is_flat=True, folds_whole=False, reaches_across=False, has_exact=True)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "sentence"),
+        [
+            (combine(at("in0"), at("in1"), to=at("exact"), final=False), concat(at("exact"), to=at("here")), _WHOLE),
+            (combine(at("in0", 0, 2), at("in1", 0, 2), to=at("exact", 0, 2), final=False), None, _WHOLE),
+            (
+                combine(at("in0"), at("in1"), to=at("exact"), final=False),
+                combine(at("exact"), to=at("sum"), final=False),
+                "only the last fold takes exact partial sums",
+            ),
+            (
+                combine(at("in0"), at("in1"), to=at("sum"), final=False),
+                combine(at("sum"), to=at("exact"), final=False),
+                "exact, of role exact, cannot hold this",
+            ),
+            (
+                combine(at("in0"), at("in1"), to=at("exact"), final=False),
+                copy(at("exact"), at("sum")),
+                "moving cannot turn contributions into partial folds, or back",
+            ),
+        ],
+    )
+    def test_refuses_what_exact_partial_sums_do_not_bear(self, first, second, sentence):
+        steps = [[first]] if second is None else [[first], [second]]
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: in step {len(steps)}, {sentence}\.$"):
+            prove(*steps, buffers=(*ALL, EXACT))
 
     def test_accepts_a_leaf_without_elements(self):
         buffers = tuple(dataclasses.replace(buffer, length=0) for buffer in (IN0, IN1, OUT))

@@ -110,7 +110,7 @@ class TestFromJson:
             (written(buffers=[[1, 2, 3]]), "[1, 2, 3] stands where a list of 6 is meant"),
             (
                 written(buffers=[["in", "cpu:0", 4, "storage", 0, 0]]),
-                '\'storage\' stands where one of "input", "output", "scratch", "partial" or "result" is meant',
+                '\'storage\' stands where one of "input", "output", "scratch", "partial", "exact" or "result" is meant',
             ),
             (written(steps=5), "5 stands where a list is meant"),
             (written(steps=[5]), "5 stands where a list is meant"),

@@ -4,6 +4,7 @@ import os
 
 import bit_cases
 import exact_cases
+import exact_partial_cases
 import numpy as np
 import partial_ranks
 import pretended_hosts
@@ -67,3 +68,9 @@ def exact_sums(rank, size, hosts):
     """Return a hash of exact sums of what all ranks have."""
     with connected(rank, hosts) as group:
         return exact_cases.digest_of(rank, size, group)
+
+
+def differing_sums(rank, size, hosts):
+    """Return which sums of hostile values have not the bits of one process."""
+    with connected(rank, hosts, chunk_bytes=4096) as group:
+        return exact_partial_cases.differing(group)

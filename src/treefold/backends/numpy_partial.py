@@ -25,11 +25,12 @@ from treefold.backends.numpy_exact import (
 )
 from treefold.backends.plain_arithmetic import in_plain_arithmetic
 from treefold.dtypes import numpy_dtype
+from treefold.fold import EXACT_BLOCK
 
 Array = npt.NDArray[Any]
 
 #: Elements of a block.
-LENGTH = 128
+LENGTH = EXACT_BLOCK
 SINGLE, PAIR, WHOLE = 0, 1, 2
 #: Bits of a weight behind the point, and before it.
 FRACTION, MOST_WEIGHT = 64, 1 << 128

@@ -176,6 +176,10 @@ class FlatMemory:
         """Return a view of a range."""
         return self.arrays[where.buffer][where.start : where.stop]
 
+    def rest(self, where: Range) -> Sequence[Any]:  # noqa: ARG002 - of memory with exact sums
+        """Return what follows the message of a range: nothing."""
+        return ()
+
     def perform(self, action: Action) -> None:
         """Perform an action; frameworks with streams only enqueue it."""
         leaf = self.leaves[self.buffers[action.target.buffer].leaf]

@@ -15,8 +15,9 @@ from treefold.engines.interface import Channel, Transfer, Transfers
 from treefold.execution.accesses import dependencies
 from treefold.execution.actions import FlatMemory
 from treefold.execution.program import Part, Perform, Program, Receive, Send, Take
+from treefold.fold import EXACT_BLOCK
 from treefold.plan import Movement
-from treefold.plan.actions import cut
+from treefold.plan.actions import cut, replicas_held
 from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 
 #: No part is cut into more chunks than this.
@@ -49,7 +50,7 @@ class _Chunk:
         part: The part, cut to this chunk.
         step: Its step.
         chunk: Its number among the chunks of its part.
-        tag: The tag of its message, from 0.
+        tag: The tag of the first of its messages, from 0; the next ones have the tags after it.
         needs: The number of chunks that must be done before it.
         followers: The positions of the chunks that wait for it.
 
@@ -59,6 +60,7 @@ class _Chunk:
     step: int
     chunk: int
     tag: int = 0
+    messages: int = 1
     needs: int = 0
     followers: list[int] = field(default_factory=list)
 
@@ -77,7 +79,8 @@ class ProgramWalk:
     """The operations of one rank, made once for a plan.
 
     Its ``aliases`` are scratch buffers that would only be copies of ranges of this rank. Its ``shares`` are, for each
-    turn, the copies between ranks of this host; every rank of the host has the same list.
+    turn, the copies between ranks of this host; every rank of the host has the same list. ``replicas`` has the replicas
+    whose contributions each buffer holds.
     """
 
     def __init__(
@@ -100,9 +103,9 @@ class ProgramWalk:
         self._rank = rank
         self._dtypes = [movement.leaves[buffer.leaf].dtype for buffer in movement.buffers]
         self._chunk_bytes = chunk_bytes
+        self.replicas = replicas_held(movement)
+        self._most = min(_MOST_CHUNKS, num_tags // self._most_messages(movement))
         self.shares = list(self._shares(programs))
-        self._messages = Counter((type(part), part.peer) for part in _parts(own) if isinstance(part, Send | Receive))
-        self._num_tags = num_tags
         self._tags = self._first_tags(own)
         self._operations = self._linked(own)
 
@@ -154,8 +157,12 @@ class ProgramWalk:
                 if isinstance(part, Perform) and part.action.target.buffer in self.aliases:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
-                    tag = self._tags[type(part), part.number] + chunk if isinstance(part, Send | Receive) else 0
-                    yield _Chunk(piece, step, chunk, tag)
+                    if isinstance(part, Send | Receive):
+                        messages = self._messages(part.action)
+                        tag = self._tags[type(part), part.number] + chunk * messages
+                        yield _Chunk(piece, step, chunk, tag, messages)
+                    else:
+                        yield _Chunk(piece, step, chunk)
 
     def _cut(self, part: Part) -> Iterator[Part]:
         """Yield the chunks of a part. A concatenation stays whole."""
@@ -164,6 +171,8 @@ class ProgramWalk:
             return
         length = part.action.target.length
         size = -(-length // self._chunks(part)) if length else 1
+        if any(self._is_exact(where) for where in (*part.action.sources, part.action.target)):
+            size = -(-size // EXACT_BLOCK) * EXACT_BLOCK  # the blocks of exact sums begin anew in each chunk
         for begin in range(0, length, size):
             chunk = cut(part.action, begin, min(begin + size, length))
             yield replace(part, action=chunk)  # type: ignore[arg-type] # the chunk of a copy is one
@@ -173,13 +182,26 @@ class ProgramWalk:
         # Both ends know the length, so they cut a copy alike without a message.
         target = part.action.target
         nbytes = target.length * itemsize(self._dtypes[target.buffer])
-        most, chunk_bytes = _MOST_CHUNKS, self._chunk_bytes
-        if isinstance(part, Take):
-            chunk_bytes = max(chunk_bytes, _SHARED_BYTES)
-        elif isinstance(part, Send | Receive):
-            # Tags are divided equally among the messages of a pair, which both ends know.
-            most = min(most, self._num_tags // self._messages[type(part), part.peer])
-        return min(most, max(1, -(-nbytes // chunk_bytes)))
+        chunk_bytes = max(self._chunk_bytes, _SHARED_BYTES) if isinstance(part, Take) else self._chunk_bytes
+        return min(self._most, max(1, -(-nbytes // chunk_bytes)))
+
+    def _most_messages(self, movement: Movement) -> int:
+        """Return how many messages there are between two ranks at most, if no copy is cut."""
+        # Tags are divided equally among them, a division that all ranks make alike.
+        counts = Counter[tuple[int | None, int | None]]()
+        for step in movement.steps:
+            for action in step.actions:
+                if isinstance(action, Copy):
+                    ends = self._rank_of[action.source.buffer], self._rank_of[action.target.buffer]
+                    counts[ends] += self._messages(action)
+        return max(counts.values(), default=1)
+
+    def _messages(self, copy: Copy) -> int:
+        """Return how many messages a chunk of a copy takes: after exact sums, one of each replica may follow."""
+        return 1 + len(self.replicas[copy.target.buffer]) * self._is_exact(copy.target)
+
+    def _is_exact(self, where: Range) -> bool:
+        return self.buffers[where.buffer].role is Role.EXACT
 
     def _shares(self, programs: Sequence[Program]) -> Iterator[tuple[Turn, list[Copy]]]:
         """Yield each turn in which ranks of a host share anything, with all copies of it."""
@@ -196,7 +218,7 @@ class ProgramWalk:
         for part in sorted(messages, key=lambda part: part.number):
             way = type(part), part.peer
             tags[type(part), part.number] = free[way]
-            free[way] += self._chunks(part)
+            free[way] += self._chunks(part) * self._messages(part.action)
         return tags
 
 
@@ -209,16 +231,23 @@ class _State:
         self._channel, self._first_tag = channel, first_tag
         # A copy, because each call counts it down.
         self._needs = [one.needs for one in operations]
-        self._of: dict[Transfer, int] = {}
-        #: The receives that have not begun, for each peer and rail, in order of steps. A message comes after the data
-        #: that it is made of, so ranks never wait in a circle.
-        self._expected: dict[tuple[int, int], deque[tuple[int, Receive]]] = defaultdict(deque)
+        #: The position of each receive, and which of its messages it is.
+        self._of: dict[Transfer, tuple[int, int]] = {}
+        #: What is not yet asked of each peer over each rail, by steps: a message comes after what it is made of, so no
+        #: circle waits.
+        self._expected: dict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
+        #: What follows the messages that have come, and how many are still to come for each receive.
+        self._rests: dict[int, Sequence[HostArray]] = {}
+        self._open_messages: dict[int, int] = defaultdict(lambda: 1)
+        #: By peer and step, how many messages have not come behind which others may follow.
+        self._unknown: dict[int, Counter[int]] = defaultdict(Counter)
         self._under_way: dict[tuple[int, int], int] = defaultdict(int)
         # By steps, then waves: roughly the order in which the peer can send them.
         in_turn = sorted(enumerate(operations), key=lambda item: (item[1].step, item[1].wave))
         for position, one in in_turn:
             if isinstance(one.part, Receive):
-                self._expected[self._way(one.part.peer, one.tag)].append((position, one.part))
+                self._expected[self._way(one.part.peer, one.tag)].append((position, 0))
+                self._unknown[one.part.peer][one.step] += one.messages > 1
         self._open_gives = Counter(one.turn for one in operations if isinstance(one.part, Give))
         self._takes: dict[Turn, list[int]] = defaultdict(list)
         for position, one in enumerate(operations):
@@ -227,7 +256,7 @@ class _State:
 
     def begin_to_receive(self) -> None:
         """Begin to receive from every peer, as many messages as may be under way at once."""
-        for way in self._expected:
+        for way in list(self._expected):
             self._receive_over(way)
 
     def _way(self, peer: int, tag: int) -> tuple[int, int]:
@@ -236,12 +265,14 @@ class _State:
 
     def _receive_over(self, way: tuple[int, int]) -> None:
         expected = self._expected[way]
-        while expected and self._under_way[way] < _MOST_UNDER_WAY:
-            position, part = expected.popleft()
+        while expected and self._under_way[way] < _MOST_UNDER_WAY and not self._is_early(way[0], expected[0][0]):
+            position, number = expected.popleft()
             one = self._operations[position]
-            transfer = self._channel.receive(part.peer, self._first_tag + one.tag, self._bytes(part.action.target))
-            # Noted before this rank waits: at a deadline, a rank that relays for others is then not blamed.
-            self._of[transfer] = position
+            assert isinstance(one.part, Receive)  # noqa: S101 - for mypy: nothing else is expected
+            buffer = self._rests[position][number - 1] if number else self._bytes(one.part.action.target)
+            transfer = self._channel.receive(one.part.peer, self._first_tag + one.tag + number, buffer)
+            # Set before this rank waits: at a deadline, whoever relays for others is not the one to blame.
+            self._of[transfer] = position, number
             self._under_way[way] += 1
             self.waiting.add(transfer)
 
@@ -263,12 +294,34 @@ class _State:
     def arrived(self, transfer: Transfer) -> None:
         """Go on with the operations that a transfer has made ready."""
         self.waiting.discard(transfer)
-        position = self._of.pop(transfer)
-        way = self._way(transfer.peer, self._operations[position].tag)
+        position, number = self._of.pop(transfer)
+        way = self._way(transfer.peer, self._operations[position].tag + number)
         self._under_way[way] -= 1
+        if not number:
+            self._expect_rest(position, transfer.peer)
         # First, so that the next chunk travels while this one is folded.
         self._receive_over(way)
-        self.start(self._done(position))
+        self._open_messages[position] -= 1
+        if not self._open_messages[position]:
+            self.start(self._done(position))
+
+    def _expect_rest(self, position: int, peer: int) -> None:
+        """Ask for what follows a message that has come, before the next message."""
+        one = self._operations[position]
+        rests = self._memory.rest(one.part.action.target)
+        self._rests[position], self._open_messages[position] = rests, 1 + len(rests)
+        for number in range(len(rests), 0, -1):
+            self._expected[self._way(peer, one.tag + number)].appendleft((position, number))
+        self._unknown[peer][one.step] -= one.messages > 1
+        for way in list(self._expected):
+            if way[0] == peer:
+                self._receive_over(way)
+
+    def _is_early(self, peer: int, position: int) -> bool:
+        """Tell whether messages of an earlier step, on which a later one may depend, are still to be asked for."""
+        # An engine may return what it receives from a peer in the order in which it was asked for that.
+        step = self._operations[position].step
+        return any(count and before < step for before, count in self._unknown[peer].items())
 
     def shared(self, turn: Turn) -> None:
         """Go on with the operations that the copies of a turn have made ready."""
@@ -293,7 +346,8 @@ class _State:
             case Send(action=copy, peer=peer):
                 # It counts as done while the engine still reads the range: a plan never writes a range twice, and the
                 # memory is reused only after the vote, when all receivers have everything.
-                self._channel.send(peer, self._first_tag + one.tag, self._bytes(copy.source))
+                for number, message in enumerate((self._bytes(copy.source), *self._memory.rest(copy.source))):
+                    self._channel.send(peer, self._first_tag + one.tag + number, message)
             case Perform(action=action):
                 self._memory.perform(action)
         return True

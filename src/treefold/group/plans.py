@@ -10,7 +10,7 @@ from fractions import Fraction
 from treefold.calls.entry import Entry
 from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
-from treefold.fold import Fold
+from treefold.fold import Fold, exact_bytes
 from treefold.group.protocol import FRAME_ROOM
 from treefold.keyed import grouped
 from treefold.observing import announced, warn
@@ -19,7 +19,7 @@ from treefold.plan.actions import dtype_in
 from treefold.plan.ir import Copy, Leaf, Role
 from treefold.plan.plan import HOSTS, SHARED_MEMORY
 from treefold.planners import LeafWork, PlanBuilder, add_one_pass, add_one_shot
-from treefold.planners.direct import direct
+from treefold.planners.direct import MOST_AS_THEY_ARE, direct
 from treefold.planners.packing import Item, split_by_shares
 from treefold.reduce_op import ReduceOp
 
@@ -101,6 +101,13 @@ class Reduction:
         one, partial = itemsize(dtype), itemsize(fold.partial_dtype(dtype))
         return sum(partial if count > 1 else one for count in counts) < sum(counts) * one
 
+    def adds_per_host(self, dtype: str, replicas: Sequence[int], layout: RankLayout) -> bool:
+        """Tell whether hosts with many replicas send their exact sums in place of them."""
+        is_unknown = self.is_weighted and self.fold.weights is None
+        if is_unknown or layout.guarantee != "exact" or not self.fold.has_exact_partials(dtype):
+            return False
+        return any(sum(replicas[rank] for rank in ranks) > MOST_AS_THEY_ARE for ranks in layout.hosts)
+
 
 class GroupPlans:
     """The plan of one kind of call, for the numbers of replicas that the ranks had last."""
@@ -120,6 +127,11 @@ class GroupPlans:
     def number(self) -> int:
         """The number by which ranks compare their plans; 0 if there is none for this rank's numbers of replicas."""
         return self._number if self.replicas and self.replicas[self._rank] == self.own else 0
+
+    def take(self, fold: Fold) -> None:
+        """Forget the plan if it was made for weights of which other sums travel than of those in a call's fold."""
+        if fold.are_weights_short != self._reduction.fold.are_weights_short:
+            self._reduction, self.replicas = dataclasses.replace(self._reduction, fold=fold), ()
 
     def make(self, replicas: tuple[int, ...]) -> None:
         """Plan the call, and prove the plan, for as many replicas as each rank has."""
@@ -186,7 +198,8 @@ def _add_direct(
     for items in _alike(builder):
         dtype = items[0].dtype
         folds_first = reduction.folds_per_host(dtype, replicas, layout)
-        method = direct(layout.hosts, layout.shares, is_folded_per_host=folds_first)
+        adds = reduction.adds_per_host(dtype, replicas, layout)
+        method = direct(layout.hosts, layout.shares, is_folded_per_host=folds_first, adds_exactly=adds)
         words.append(method.words)
         are_exact += [reduction.fold.has_any_order(dtype)] * folds_first
         owner = rank_of(builder.work[items[0].leaf].destinations[0])
@@ -229,7 +242,11 @@ def _times_the_least(builder: PlanBuilder, fold: Fold, layout: RankLayout) -> Fr
         for action in step.actions:
             if isinstance(action, Copy) and hosts[action.source.buffer] != hosts[action.target.buffer]:
                 buffer = builder.buffers[action.source.buffer]
-                moved += action.source.length * itemsize(dtype_in(buffer.role, builder.leaves[buffer.leaf], fold))
+                leaf, length = builder.leaves[buffer.leaf], action.source.length
+                if buffer.role is Role.EXACT:
+                    moved += exact_bytes(leaf.dtype, length)
+                else:
+                    moved += length * itemsize(dtype_in(buffer.role, leaf, fold))
     for one in builder.work:
         there, back = (itemsize(dtype_in(role, one.leaf, fold)) for role in (Role.INPUT, Role.OUTPUT))
         least += (len(layout.hosts) - 1) * one.result_length * (there + back)

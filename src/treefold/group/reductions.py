@@ -330,6 +330,7 @@ class Reductions(TracedCalls):
     ) -> Outcome | None:
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
         made: tuple[int, ...] = ()
+        known.plans.take(fold)
         while True:
             run = self._link.fold
             if OBSERVER.is_on:

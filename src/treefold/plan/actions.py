@@ -61,6 +61,18 @@ def buffers_of_leaves(movement: Movement, role: Role) -> list[list[int]]:
     return found
 
 
+def replicas_held(movement: Movement) -> list[tuple[int, ...]]:
+    """Return whose contributions each buffer before the last folds holds, in the order in which they were added."""
+    held: list[tuple[int, ...]] = [
+        (buffer.position,) if buffer.role is Role.INPUT else () for buffer in movement.buffers
+    ]
+    for step in movement.steps:
+        for action in step.actions:
+            sources = action.sources if isinstance(action, Combine) else action.sources[:1]
+            held[action.target.buffer] = tuple(replica for source in sources for replica in held[source.buffer])
+    return held
+
+
 def dtype_in(role: Role, leaf: Leaf, fold: Fold | None, *, result: str | None = None) -> str:
     """Return the dtype of a leaf's elements in a buffer of a role.
 

@@ -19,6 +19,7 @@ from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, 
 from treefold.plan.store import Association, Piece, Store, replicas_in, start_of
 
 _LAID_OUT = frozenset({Goal.ROWS, Goal.GATHER})
+_PARTIALS = frozenset({Role.PARTIAL, Role.EXACT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,18 @@ class Proof:
     """Properties of a movement that its proof found.
 
     Args:
-        is_flat: Every element is folded once, from the replicas' own contributions in replica order.
+        is_flat: Every element is rounded once, from the replicas' own contributions in replica order, or from exact
+            partial sums of them.
         folds_whole: Every fold takes whole leaves of all replicas, as a callback needs them.
         reaches_across: A fold or concatenation uses ranges on several devices, which must then share one memory.
+        has_exact: The movement has exact partial sums.
 
     """
 
     is_flat: bool
     folds_whole: bool
     reaches_across: bool
+    has_exact: bool = False
 
 
 def prove(leaves: Sequence[Leaf], buffers: Sequence[Buffer], steps: Sequence[Step]) -> Proof:
@@ -60,7 +64,8 @@ def prove(leaves: Sequence[Leaf], buffers: Sequence[Buffer], steps: Sequence[Ste
     run.check_outputs()
     run.check_all_used()
     is_flat = all(replicas_in(value) == value or isinstance(value, int) for value in run.associations)
-    return Proof(is_flat, run.folds_whole, run.reaches_across)
+    has_exact = any(buffer.role is Role.EXACT for buffer in buffers)
+    return Proof(is_flat, run.folds_whole, run.reaches_across, has_exact)
 
 
 class _SymbolicRun:
@@ -117,6 +122,7 @@ class _SymbolicRun:
             raise PlanError.malformed(f"there is no pack {action.pack}")
         if not action.target.length:
             raise PlanError.malformed("it acts on no elements")
+        self._check_exact(action)
         if isinstance(action, Copy):
             if action.source.length != action.target.length:
                 raise PlanError.malformed(
@@ -130,6 +136,19 @@ class _SymbolicRun:
         devices = {self.buffers[part.buffer].device for part in (*action.sources, action.target)}
         self.reaches_across = self.reaches_across or len(devices) > 1
         return self._combine(action) if isinstance(action, Combine) else self._concat(action)
+
+    def _check_exact(self, action: Action) -> None:
+        """Refuse what exact partial sums do not bear: they travel whole, and the last fold alone takes them."""
+        for part in (*action.sources, action.target):
+            if not self._is_exact(part):
+                continue
+            if isinstance(action, Concat) or part.length != self.buffers[part.buffer].length:
+                raise PlanError.malformed("exact partial sums travel whole")
+            if isinstance(action, Combine) and not action.final and part != action.target:
+                raise PlanError.malformed("only the last fold takes exact partial sums")
+
+    def _is_exact(self, part: Range) -> bool:
+        return self.buffers[part.buffer].role is Role.EXACT
 
     def _concat(self, action: Concat) -> list[Piece]:
         at, pieces = action.target.start, list[Piece]()
@@ -147,7 +166,7 @@ class _SymbolicRun:
     def _combine(self, action: Combine) -> list[Piece]:
         """Cut all sources at the piece borders of every source, and fold the parts between the cuts."""
         target, columns = action.target, list[tuple[list[Piece], int]]()
-        if not action.final and self.buffers[target.buffer].role is not Role.PARTIAL:
+        if not action.final and self.buffers[target.buffer].role not in _PARTIALS:
             raise PlanError.malformed("a fold that is not the last one makes partial folds, and goes elsewhere")
         for source in action.sources:
             if source.length != target.length:
@@ -185,8 +204,14 @@ class _SymbolicRun:
         is_whole = (start, stop) == (0, self.buffers[replicas[0]].length)
         is_whole = is_whole and action.final and all(isinstance(part.value, int) for part in parts)
         self.folds_whole = self.folds_whole and is_whole
-        # Repeating the fold of a partial fold rounds it once more, so its association gets another level.
-        value = first.value if isinstance(first.value, int) and len(parts) == 1 else tuple(p.value for p in parts)
+        # Repeating the fold of a partial fold rounds it once more, so its association gets another level; exact partial
+        # sums were never rounded, so it is as if their contributions met here.
+        values = [
+            replicas_in(part.value) if self._is_exact(source) else (part.value,)
+            for part, source in zip(parts, action.sources, strict=True)
+        ]
+        is_alone = isinstance(first.value, int) and len(parts) == 1
+        value = first.value if is_alone else tuple(itertools.chain.from_iterable(values))
         return Piece(start, stop, first.leaf, first.offset, value, action.final)
 
     def _write(self, target: Range, pieces: list[Piece]) -> None:
@@ -206,6 +231,8 @@ class _SymbolicRun:
             return role in {Role.SCRATCH, Role.OUTPUT}
         if piece.final:
             return role in {Role.RESULT, Role.OUTPUT}
+        if role is Role.EXACT:  # made of contributions alone
+            return isinstance(piece.value, int) or replicas_in(piece.value) == piece.value
         return role is Role.PARTIAL or (role is Role.SCRATCH and isinstance(piece.value, int))
 
     def _kind(self, leaf: int) -> tuple[str, Goal, int]:
@@ -213,7 +240,8 @@ class _SymbolicRun:
         return self.leaves[leaf].dtype, self.leaves[leaf].goal, len(self.inputs[leaf])
 
     def _check_same_kind(self, source: Range, target: Range) -> None:
-        if (self.buffers[source.buffer].role is Role.PARTIAL) != (self.buffers[target.buffer].role is Role.PARTIAL):
+        source_role, target_role = (self.buffers[part.buffer].role for part in (source, target))
+        if source_role is not target_role and not _PARTIALS.isdisjoint({source_role, target_role}):
             raise PlanError.malformed("moving cannot turn contributions into partial folds, or back")
 
     def check_outputs(self) -> None:

@@ -18,6 +18,9 @@ class Role(enum.Enum):
     SCRATCH = "scratch"
     #: Scratch that holds partial folds, in the dtype ``Fold.partial_dtype``.
     PARTIAL = "partial"
+    #: Scratch that holds exact partial sums of contributions, in the form in which they travel between hosts
+    #: (``fold.exact_bytes``).
+    EXACT = "exact"
     #: Scratch that holds results before they reach outputs.
     RESULT = "result"
 

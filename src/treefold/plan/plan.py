@@ -60,6 +60,7 @@ class ExecutorTraits:
     Args:
         shares_memory: All devices are in one host's memory, so each can read the others and nothing travels.
         joins_ranks: Several processes share that memory, and device names contain their ranks.
+        adds_exactly: It has exact partial sums.
         most_devices_in_one_pass: Plans on at most this many devices are folded in one pass, in replica order, without
             the steps; 0: none are.
         own_promise: The guarantee of plans if the executor itself orders the folds, in words; else empty.
@@ -69,6 +70,7 @@ class ExecutorTraits:
 
     shares_memory: bool = False
     joins_ranks: bool = False
+    adds_exactly: bool = False
     most_devices_in_one_pass: float = 0
     own_promise: str = ""
     manner: str = "step by step"
@@ -98,7 +100,9 @@ EXECUTORS = {
         manner="in place of the copies and combinations of a pack, wherever it does the same",
     ),
     SHARED_MEMORY: ExecutorTraits(shares_memory=True, joins_ranks=True, most_devices_in_one_pass=math.inf),
-    HOSTS: ExecutorTraits(joins_ranks=True, manner="chunk by chunk, over the channels between hosts"),
+    HOSTS: ExecutorTraits(
+        joins_ranks=True, adds_exactly=True, manner="chunk by chunk, over the channels between hosts"
+    ),
 }
 
 
@@ -161,7 +165,9 @@ class Plan(Movement):
             return f"the {self.executor} executor cannot fold or concatenate what lies on several devices"
         if self.accumulate == "callback" and not self.proof.folds_whole:
             return "accumulation_fn takes the whole arrays of all replicas at once"
-        return ""
+        has_exact = traits.adds_exactly and self.accumulate == "exact"
+        is_bare = self.proof.has_exact and not has_exact
+        return f"the {self.executor} executor has no partial sums that are {self.accumulate}" * is_bare
 
     @property
     def is_one_pass(self) -> bool:

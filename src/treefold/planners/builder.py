@@ -103,7 +103,9 @@ class PlanBuilder:
         self.act(stage, Combine(tuple(sources), target, number, final))
         return target
 
-    def partial_fold(self, held: Sequence[tuple[int, Range]], number: int, stage: int) -> tuple[int, Range]:
+    def partial_fold(
+        self, held: Sequence[tuple[int, Range]], number: int, stage: int, role: Role = Role.PARTIAL
+    ) -> tuple[int, Range]:
         """Fold ranges of one device in replica order; return the first replica and the range of the fold.
 
         ``held``: contributions and partial folds, each with its first replica. A single one is returned as it is.
@@ -113,7 +115,7 @@ class PlanBuilder:
         first, part = in_order[0]
         if len(in_order) == 1:
             return first, part
-        target = self.scratch(Role.PARTIAL, self.device_of(part), part.length, self._buffers[part.buffer].leaf)
+        target = self.scratch(role, self.device_of(part), part.length, self._buffers[part.buffer].leaf)
         return first, self.combine([item for _, item in in_order], target, number, stage, final=False)
 
     def landing(self, pack: Pack, device: str) -> Range:

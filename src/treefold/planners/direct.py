@@ -13,12 +13,15 @@ from fractions import Fraction
 from treefold.devices import rank_of
 from treefold.errors import PlanError
 from treefold.errors.words import some
-from treefold.plan.ir import Range
+from treefold.plan.ir import Range, Role
 from treefold.planners.builder import LeafWork, PlanBuilder
 from treefold.planners.method import Method
 from treefold.planners.packing import Pack
 
 _PACK, _HOME, _FOLD, _UP, _COMBINE, _ACROSS, _DOWN, _UNPACK = range(8)
+
+#: Exact sums travel in place of more contributions than these: they are as large as two.
+MOST_AS_THEY_ARE = 2
 
 Hosts = Sequence[Sequence[int]]  # the ranks of each host, in ascending order
 
@@ -28,6 +31,7 @@ def direct(
     shares: Sequence[Fraction | float] | None = None,
     *,
     is_folded_per_host: bool = False,
+    adds_exactly: bool = False,
     devices: Sequence[str] | None = None,
 ) -> Method:
     """Return the method in which every rank owns a slice, folds it and sends the result out: 2 hops between hosts.
@@ -39,6 +43,7 @@ def direct(
         shares: Each host's share of the values, in any unit; None: equal shares. The ranks of a host divide its share
             equally.
         is_folded_per_host: Each host first folds its own contributions and sends one partial fold in their place.
+        adds_exactly: A host of more than two contributions sends their exact sum, which is as large as two.
         devices: The device of each rank, on which it folds and gets results; None: ``"0/cpu:0"``, ``"1/cpu:0"`` … A
             source on another device belongs to the rank in its name, as ``"2/cpu:1"`` does to rank 2.
 
@@ -59,9 +64,10 @@ def direct(
     own = tuple(f"{rank}/cpu:0" for rank in range(count)) if devices is None else tuple(devices)
 
     def add_pack(builder: PlanBuilder, pack: Pack, owner: int) -> None:
-        add_direct(builder, pack, owner, hosts, devices=own, is_folded_per_host=folded)
+        add_direct(builder, pack, owner, hosts, devices=own, is_folded_per_host=folded, adds_exactly=adds_exactly)
 
-    return Method(slices, add_pack, "direct, folded on each host first" if folded else "direct")
+    words = ", folded on each host first" if folded else ", exact sums of each host" if adds_exactly else ""
+    return Method(slices, add_pack, f"direct{words}")
 
 
 def lanes(hosts: Hosts, rank: int) -> tuple[int, ...]:
@@ -78,7 +84,14 @@ def lanes(hosts: Hosts, rank: int) -> tuple[int, ...]:
 
 
 def add_direct(
-    builder: PlanBuilder, pack: Pack, owner: int, hosts: Hosts, *, devices: Sequence[str], is_folded_per_host: bool
+    builder: PlanBuilder,
+    pack: Pack,
+    owner: int,
+    hosts: Hosts,
+    *,
+    devices: Sequence[str],
+    is_folded_per_host: bool,
+    adds_exactly: bool = False,
 ) -> None:
     """Reduce a pack on the rank ``owner`` and send the result to every rank with a destination among ``devices``.
 
@@ -98,11 +111,13 @@ def add_direct(
     arrived = []
     for ranks, top in zip(hosts, meeting, strict=True):
         own = [item for rank in ranks for item in held[rank]]
-        if is_folded_per_host and own:
+        # The owner takes those of its own host as they are.
+        is_added = adds_exactly and top != owner and len(own) > MOST_AS_THEY_ARE
+        if is_added or (is_folded_per_host and own):
             own = [(first, builder.send(part, devices[top], number, _HOME)) for first, part in own]
-            # One partial fold in place of several contributions. The price: the bits now depend on which ranks share a
-            # host.
-            own = [builder.partial_fold(own, number, _FOLD)]
+            # One partial fold in place of several contributions. The price, unless it is exact: the bits now depend on
+            # which ranks share a host.
+            own = [builder.partial_fold(own, number, _FOLD, Role.EXACT if is_added else Role.PARTIAL)]
         arrived += [(first, builder.send(part, devices[owner], number, _UP)) for first, part in own]
     # Hosts may hold ranks in any order; the fold is always in replica order.
     in_order = [part for _, part in sorted(arrived, key=lambda item: item[0])]

@@ -17,6 +17,7 @@ from treefold.execution.program_walk import ProgramWalk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
 from treefold.group.protocol import VALUE_TAGS
+from treefold.group.transport.exact_memory import ExactMemory
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role
 
@@ -169,7 +170,7 @@ class CallMemory:
             # Of all ranks: a mean divides by the contributions of the whole group.
             counts[buffer.leaf] += buffer.role is Role.INPUT
             array = None
-            if walk.holder(index) == rank and index not in walk.aliases:
+            if walk.holder(index) == rank and index not in walk.aliases and buffer.role is not Role.EXACT:
                 array = next(own[buffer.leaf]) if buffer.role is Role.INPUT else self._new(buffer)
             if array is not None and buffer.role is Role.OUTPUT:
                 self.results[buffer.leaf] = array
@@ -178,7 +179,7 @@ class CallMemory:
             # Views of contributions: walks read them where they lie, because no plan writes an input.
             arrays[index] = arrays[source.buffer][source.start : source.stop]
         self.leaves = [one._replace(num_contributions=count) for one, count in zip(self.leaves, counts, strict=True)]
-        self.flat = FlatMemory(self.leaves, plan.buffers, arrays, np.copyto)
+        self.flat: FlatMemory = ExactMemory(self.leaves, plan.buffers, arrays, np.copyto, walk.replicas)
 
     def itemsize(self, buffer: int) -> int:
         """Return the bytes of an element of a buffer, whoever holds it."""
