@@ -7,7 +7,7 @@ within a round; medians are shown. At the end, each backend's trained parameters
 
 With ``--works fsdp``, ``fully_shard`` shards the network in place of DDP. With ``--works messages``, ranks send 4 KiB
 and 64 MiB to each other and back. With ``--mbit 200 1000``, DDP makes its steps on two emulated hosts with two ranks
-each, behind cables of this many Mbit/s. The latter needs root.
+each, or as many as ``--each`` says, behind cables of this many Mbit/s. The latter needs root.
 """
 
 from __future__ import annotations
@@ -169,18 +169,18 @@ def measure(ranks: int, rounds: int, work: str = "ddp") -> list[list[str]]:
         return _rows(folder, f"{ranks}")
 
 
-def measure_on_hosts(mbit: int, rounds: int) -> list[list[str]]:
-    """Return the rows of DDP on two emulated hosts, two ranks on each, behind cables of ``mbit`` Mbit/s."""
+def measure_on_hosts(mbit: int, each: int, rounds: int) -> list[list[str]]:
+    """Return the rows of DDP on two emulated hosts, with so many ranks each, behind cables of ``mbit`` Mbit/s."""
     sys.path.append(str(Path(__file__).parents[1] / "tools"))
     from lab import Lab, launch, star  # noqa: PLC0415 - tools, for this alone
 
-    placement = launch.blocks(2, 2)
+    placement = launch.blocks(2, each)
     with Lab(star(mbit, mbit)) as lab, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--be-rank", folder, "--rounds", str(rounds)]
         with launch.start(lab, command, placement) as job:
             if any(job.wait()):
                 raise SystemExit(1)
-        return _rows(folder, f"2 hosts × 2, {mbit} Mbit/s")
+        return _rows(folder, f"2 hosts × {each}, {mbit} Mbit/s")
 
 
 def _rows(folder: str, where: str) -> list[list[str]]:
@@ -204,13 +204,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--works", nargs="+", choices=["ddp", "fsdp", "messages"], default=["ddp"])
     parser.add_argument("--mbit", type=int, nargs="+", default=[])
+    parser.add_argument("--each", type=int, default=2, help="ranks on each emulated host")
     parser.add_argument("--be-rank", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.be_rank:
         be_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), asked.rounds, asked.be_rank, "ddp")
         return
     for mbit in asked.mbit:
-        print(markdown_table(HEADER, measure_on_hosts(mbit, asked.rounds)), flush=True)
+        print(markdown_table(HEADER, measure_on_hosts(mbit, asked.each, asked.rounds)), flush=True)
     sizes = ["messages of 4 KiB", "messages of 64 MiB"]
     for work in (
         [] if asked.mbit else [one for name in asked.works for one in (sizes if name == "messages" else [name])]

@@ -69,6 +69,14 @@ SCENES = (
     Scene("two NICs", (Row(rails(100, hosts=4, nics=2), 16 * _MIB),), launch.blocks(4, 1)),
     Scene("8 ranks in blocks", (Row(star(100, 100, 100, 100), 16 * _MIB),), launch.blocks(4, 2)),
     Scene("8 ranks round robin", (Row(star(100, 100, 100, 100), 16 * _MIB),), launch.round_robin(4, 2)),
+    *(
+        Scene(
+            f"2 hosts of {ranks} ranks",
+            tuple(Row(star(100, 100), size * _MIB, shares=(1, 1)) for size in (8, 16)),
+            launch.blocks(2, ranks),
+        )
+        for ranks in (4, 8)
+    ),
 )
 
 

@@ -51,6 +51,7 @@ class _Chunk:
         step: Its step.
         chunk: Its number among the chunks of its part.
         tag: The tag of the first of its messages, from 0; the next ones have the tags after it.
+        messages: The number of its messages; of those after the first, the tags follow, and they may not come.
         needs: The number of chunks that must be done before it.
         followers: The positions of the chunks that wait for it.
 
