@@ -63,7 +63,9 @@ ROOMS = {
 SLOW = ("averaging", "engines", "execution", "group", "group/bootstrap", "group/transport")
 #: Files that are tested outside of their room's tests.
 ELSEWHERE = {
+    "group/transport/exact_memory.py": ["tests/hosts/test_exact_partials.py"],
     "ops/grouped.py": ["tests/group/test_ops.py", "tests/group/test_mismatches.py"],
+    "partials/partial_messages.py": ["tests/hosts/test_exact_partials.py"],
     "planners/direct.py": ["tests/planners/test_direct.py", "tests/planners/test_host_shares.py"],
 }
 TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/properties", "tests/planners"]

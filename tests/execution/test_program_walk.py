@@ -10,7 +10,7 @@ import pytest
 from treefold.engines.interface import Limits, Transfer
 from treefold.execution.program import program_of
 from treefold.execution.program_walk import ProgramWalk
-from treefold.plan.ir import Goal, Leaf
+from treefold.plan.ir import Goal, Leaf, Role
 from treefold.planners import LeafWork
 from treefold.planners.direct import direct
 
@@ -96,6 +96,33 @@ class TestWalk:
                 yield max(waiting, key=lambda one: (one.tag, one.peer))
 
         assert walk(rails, deliver).bytes_sent == dict.fromkeys((1, 2), 2 * LENGTH * 8 // 3)
+
+
+class TestExactSums:
+    """Two hosts, of which each sends exact sums of three replicas, and then what they do not hold."""
+
+    def test_asks_for_no_result_before_all_that_may_follow_sums_is_known(self):
+        """An engine returns messages of a peer in the order in which it was asked; results wait for what follows."""
+        devices = ("0/cpu:0", "1/cpu:0")
+        work = LeafWork(Leaf("float32", Goal.FOLD), (LENGTH,) * 6, sorted(devices * 3), devices)
+        movement = direct(((0,), (1,)), adds_exactly=True).movement([work])
+        mailbox, asked, count = Mailbox(1), [], LENGTH // 2 // 1024
+
+        def rest(where):
+            return [np.zeros(8, np.uint8)] * 3 if movement.buffers[where.buffer].role is Role.EXACT else ()
+
+        def deliver(_, waiting):
+            while waiting:
+                asked.append(sorted(one.tag - FIRST_TAG for one in waiting))
+                yield max(waiting, key=lambda one: one.tag)
+
+        memory = SimpleNamespace(part=lambda where: np.zeros(where.length), rest=rest, perform=lambda _: None)
+        own = [program_of(movement, 0, ((0,), (1,)))]
+        walked = ProgramWalk(movement, own, 0, chunk_bytes=CHUNK_BYTES, num_tags=1000)
+        walked.run(memory, mailbox, FIRST_TAG, lambda waiting: deliver(mailbox, waiting), lambda _: None)
+        sums, results = set(range(0, 4 * count, 4)), set(range(4 * count, 5 * count))
+        assert {tag for tags in asked for tag in tags} == set(range(5 * count))
+        assert not any(sums & set(tags) and results & set(tags) for tags in asked)
 
 
 class TestShares:
