@@ -218,16 +218,16 @@ def train_on_ranks(text: str, train: Examples, steps: int, seed: int) -> Part:
     shown = [[_shown(each) for each in both] for both in found.values()]
     rows = [[str(count), *shas, f"{one.max():.1g}"] for count, shas, one in zip(counts, shown, apart, strict=True)]
     table = Table(["ranks", "treefold", "DDP on gloo", "its losses differ by"], rows, words=(0, 1, 2))
-    on, first = ", ".join(map(str, counts)), counted(counts[0], "rank")
-    claim = f"On {on} ranks treefold's parameters, optimizer state and losses have the same bits"
+    on, first = f"{', '.join(map(str, counts))} {'rank' if counts == [1] else 'ranks'}", counted(counts[0], "rank")
+    claim = f"On {on} treefold's parameters, optimizer state and losses have the same bits"
     check = Check(claim, all(one == exact[0] for one in exact), f"SHA-256 {_shown(exact)}")
-    names = [f"treefold on {on} ranks", *(f"gloo on {counted(count, 'rank')}" for count in counts)]
+    names = [f"treefold on {on}", *(f"gloo on {counted(count, 'rank')}" for count in counts)]
     differences = [np.abs(np.subtract([one.losses for one in exact], exact[0].losses)).max(axis=0), *apart]
     ours, theirs = (len({shas[kind] for shas in shown}) for kind in (0, 1))
     page = Page(
-        title=f"One training on {on} ranks: {counted(ours, 'SHA')} with treefold, {theirs} with DDP on gloo",
+        title=f"One training on {on}: {counted(ours, 'SHA')} with treefold, {theirs} with DDP on gloo",
         summary=f"A network with dropout learns handwritten digits in {counted(steps, 'step')} of {one_sha.PER_STEP} "
-        f"micro-batches, on {on} ranks: with treefold, and as usual, where .grad accumulates and gloo sums over ranks. "
+        f"micro-batches, on {on}: with treefold, and as usual, where .grad accumulates and gloo sums over ranks. "
         "The two differ in how sums are rounded, and in nothing else.",
         checks=(check,),
         sections=(
