@@ -1,7 +1,7 @@
-"""What a group moves without arithmetic: broadcasts, gathers, scatters, exchanges, streams of bytes; barriers.
+"""Collectives without arithmetic: broadcasts, gathers, scatters, exchanges, streams of bytes; barriers.
 
-Where lengths may differ, ranks announce theirs first. Then all leaves move as one stream: pieces of memory behind each
-other, of which every rank gives some and takes some.
+Where lengths may differ, ranks announce theirs first. Then all leaves move as one stream: a sequence of pieces of
+memory, of which every rank sends some and receives some.
 """
 
 from __future__ import annotations
@@ -48,10 +48,16 @@ _LINE = 64
 
 
 class Contribution(NamedTuple):
-    """What this rank brings to a call: the arrays of each leaf, with the axis first, and its out array, if any.
+    """The contribution of this rank to a call.
 
-    ``memory``: of the out arrays, where results can be written there as they are. ``axis``: None if arrays move whole.
-    ``digest``: of everything in which ranks must agree.
+    Attributes:
+        entry: The value, as it was read.
+        arrays: The arrays of each leaf, one for each replica, with the axis first.
+        outs: The array that takes each leaf's result; None without ``out``.
+        memory: The memory of each out array if results can be written there as they are, else None.
+        axis: The axis to cut or to concatenate along; None if arrays move whole.
+        digest: The hash of everything in which ranks must agree.
+
     """
 
     entry: Entry
@@ -63,9 +69,13 @@ class Contribution(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """What a rank announces of a leaf: the shapes of its arrays, with the axis first, and how it cuts them.
+    """The announcement of one rank about a leaf.
 
-    ``room``: the length of its out array along the axis; None if it has none.
+    Attributes:
+        shapes: The shapes of its arrays, with the axis first.
+        cut: The length of its part for each rank; empty if it cuts nothing.
+        room: The length of its out array along the axis; None without one.
+
     """
 
     shapes: list[list[int]]
@@ -74,9 +84,13 @@ class Announcement(NamedTuple):
 
 
 class LeafPieces(NamedTuple):
-    """What moves of one leaf: pieces of so many bytes behind each other, and those that this rank gives, by number.
+    """The pieces of one leaf that move.
 
-    ``taken``: the number of the first that this rank takes, and the shape of what it takes, with the axis first.
+    Attributes:
+        sizes: The bytes of each piece, in the order of the stream.
+        given: The pieces that this rank sends: their numbers and arrays.
+        taken: The number of the first piece that this rank receives, and the shape of its result, with the axis first.
+
     """
 
     sizes: Sequence[int]
@@ -85,7 +99,7 @@ class LeafPieces(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """All ranks' arrays of each leaf behind each other, and how many replicas they come from."""
+    """All ranks' arrays of each leaf, concatenated, and the number of replicas that they come from."""
 
     arrays: list[HostArray]
     replicas: list[int]
@@ -116,10 +130,15 @@ class Collectives(TracedCalls):
         return _wrapped(own, self._place(own, shares, key, description))
 
     def gather(self, value: Any, axis: int, root: int | None, destinations: str = "", out: Any = None) -> Any:
-        """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one.
+        """Return all ranks' arrays, concatenated along ``axis``; None on ranks other than ``root``, if there is one.
 
-        ``destinations``: those that name ranks, in which all ranks must agree. ``out``: takes the result, and is left
-        alone off the root.
+        Args:
+            value: An array, a pytree of arrays, or distributed values.
+            axis: The axis to concatenate along.
+            root: The only rank that gets the result; None: all do.
+            destinations: The destinations that name ranks, in words. All ranks must agree in them.
+            out: Arrays that take the result; ranks that get none ignore it.
+
         """
         _check_axis(axis)
         is_wanted = root is None or root == self._link.rank
@@ -143,7 +162,7 @@ class Collectives(TracedCalls):
         return None if joined is None else _wrapped(own, joined.arrays)
 
     def join(self, entry: Entry, description: str, root: int | None) -> Joined | None:
-        """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
+        """Return all ranks' arrays of each leaf, concatenated along the first axis; None on ranks other than ``root``.
 
         Raises:
             MismatchError: other axes differ, on all ranks.
@@ -162,7 +181,7 @@ class Collectives(TracedCalls):
         return self._stream("scatter", own, shares, root)
 
     def all_to_all(self, value: Any, axis: int, lengths: Sequence[int] | None, out: Any) -> Any:
-        """Return the parts that all ranks have for this one, behind each other."""
+        """Return the parts that all ranks send to this one, concatenated along ``axis``."""
         own = _read_untraced("all_to_all", value, axis, out)
         cuts = [_cut("all_to_all", array.shape, axis, lengths, self._link.size) for [array] in own.arrays]
         announced = self._announce(own, cuts, None, f"all_to_all along axis {axis}")
@@ -238,7 +257,7 @@ class Collectives(TracedCalls):
     def _place(
         self, own: Contribution, shares: Sequence[LeafPieces], key: bytes, description: str, *, is_wanted: bool = True
     ) -> list[HostArray]:
-        """Move all leaves at once; return what this rank takes, in new arrays or in the memory that the ranks share."""
+        """Move all leaves at once; return this rank's results, in new arrays or in the memory that the ranks share."""
         is_kept = is_wanted and own.outs is None and not own.axis
         keeps = is_kept and all(part.operand.backend.takes_read_only for part in own.entry.parts)
         stream, begins, results = _laid_out(own, shares, makes=is_wanted and not keeps)
@@ -260,8 +279,15 @@ class Collectives(TracedCalls):
 def move(link: GroupLink, stream: ByteStream, collective: str, layout: str, *, root: int | None = None) -> None:
     """Move the pieces of all ranks through the memory that they share.
 
-    A stream that does not fit there goes through it in parts: after an error some of them have been written.
-    ``layout``: in words, everything beside ``collective`` and ``root`` in which ranks must agree.
+    A stream that does not fit there moves in several parts. After an error some of them have been written.
+
+    Args:
+        link: This rank's end of the group.
+        stream: The pieces that this rank sends and receives.
+        collective: The name of the call.
+        layout: Everything else in which ranks must agree, in words.
+        root: The rank that all ranks name as root; None if the call has none.
+
     """
     description = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
     digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
@@ -283,7 +309,7 @@ def _placing(link: GroupLink, stream: ByteStream, description: str) -> Callable[
 
 
 def by_receiver(sent: Sequence[Sequence[int]]) -> list[int]:
-    """Return how much each rank sends to each, in the order of an exchange: first what all ranks send to rank 0."""
+    """Return the lengths ``sent[sender][receiver]`` in the order of an exchange: by receiver, then by sender."""
     return [lengths[receiver] for receiver in range(len(sent)) for lengths in sent]
 
 
@@ -332,9 +358,16 @@ def _read_untraced(collective: str, value: Any, axis: int, out: Any) -> Contribu
 def _laid_out(
     own: Contribution, shares: Sequence[LeafPieces], *, makes: bool
 ) -> tuple[ByteStream, list[int], list[HostArray]]:
-    """Return leaves as one stream, each at a cache line of its own, and where there this rank's results begin.
+    """Return leaves as one stream, each at a cache line of its own.
 
-    ``makes``: whether to return memory for the results, too, which are targets of the stream then.
+    Args:
+        own: The contribution of this rank.
+        shares: The pieces of each leaf.
+        makes: Whether to allocate the results, too. They are targets of the stream then.
+
+    Returns:
+        The stream, the offset in it at which each result of this rank begins, and the results if ``makes``.
+
     """
     sources: list[tuple[int, HostArray]] = []
     begins: list[int] = []
@@ -371,7 +404,7 @@ def _parts(array: HostArray, lengths: Sequence[int]) -> list[HostArray]:
 
 
 def _nbytes(like: HostArray, lengths: Sequence[int]) -> list[int]:
-    """Return the bytes of so many rows of an array each."""
+    """Return the bytes of parts of an array, given the length of each along the first axis."""
     return [like.itemsize * math.prod(like.shape[1:]) * length for length in lengths]
 
 
@@ -401,7 +434,7 @@ def _check_rooms(part: Part, said: Sequence[Announcement], lengths: Sequence[int
 
 
 def _cut(collective: str, shape: Sequence[int], axis: int, lengths: Any, count: int) -> list[int]:
-    """Return the length of each rank's part of an array, whose axis is the first.
+    """Return the length of each rank's part of an array of ``shape``, in which the axis to cut is the first.
 
     Raises:
         ArgumentError: there is no such cut.
@@ -421,7 +454,7 @@ def _cut(collective: str, shape: Sequence[int], axis: int, lengths: Any, count: 
 
 
 def _apart(source: Piece, targets: Sequence[Piece], kept: list[object]) -> Piece:
-    """Return a piece, or a copy of it if a part that is taken earlier would overwrite one that is given later."""
+    """Return the piece, or a copy of it if receiving some part would overwrite what is sent later."""
     if not any(overwrites(other, source) for other in targets):
         return source
     at, address, nbytes = source
@@ -442,7 +475,7 @@ def overwrites(target: Piece, source: Piece) -> bool:
 
 
 def _within(pieces: Sequence[Piece], begin: int, end: int) -> Iterator[Piece]:
-    """Return what of the pieces lies in a part of the stream, whose begin counts as 0."""
+    """Yield the sections of the pieces from ``begin`` to ``end`` of the stream, with offsets counted from ``begin``."""
     for start, address, nbytes in pieces:
         low, high = max(start, begin), min(start + nbytes, end)
         if low < high:

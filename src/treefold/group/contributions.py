@@ -1,6 +1,6 @@
-"""What a rank brings to a call: its arrays, what the others are told of them, and the arrays that take results.
+"""Contributions of one rank to a call: its arrays, their description for the others, and the arrays for results.
 
-Arrays of ``out`` are read before anything is told, and written when all ranks have voted.
+Arrays of ``out`` are checked before anything is sent to the others, and written once all ranks have agreed.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:
 
 
 def description_of(collective: str, fold: Fold, entry: Entry, destinations: str = "") -> str:
-    """Return what the other ranks are told of a call, if theirs differ."""
+    """Return the description of a call that the other ranks get for errors if theirs differ."""
     leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
     text = (
         f"{collective}, {fold.op.name}, {f'to {destinations} ' * bool(destinations)}of {', '.join(leaves) or 'nothing'}"
@@ -198,9 +198,13 @@ _AS_IT_IS = Fold(ReduceOp.MAX)
 def read_outs(
     out: Any, entry: Entry, shapes: Sequence[Sequence[int]] | None = None, fold: Fold = _AS_IT_IS
 ) -> list[Any]:
-    """Return the arrays of ``out``, one for each part of an entry. They may share memory with the value.
+    """Return the arrays of ``out``, one for each part of an entry; ``out`` may share memory with the value.
 
-    ``shapes``: of the results, by default those of the parts. ``fold``: what makes them of the parts.
+    Args:
+        out: A value that takes the results.
+        entry: The value that this rank brings.
+        shapes: The shape of each result; by default that of the part.
+        fold: The fold that makes results of parts, which sets their dtypes; by default they have those of the parts.
 
     Raises:
         OutputError: they cannot take the results.
@@ -217,7 +221,7 @@ def read_outs(
 
 
 def read_joining_outs(out: Any, entry: Entry, axis: int) -> list[Any]:
-    """Return the arrays of ``out``, which may have any length along ``axis``, that of the parts' first axis.
+    """Return the arrays of ``out``, which may have any length along ``axis``. In parts that axis is the first.
 
     Raises:
         OutputError: they cannot take results, whatever their length along the axis.
@@ -262,7 +266,7 @@ def memory_of(backend: ArrayBackend, out: Any, dtype: np.dtype[Any]) -> HostArra
 
 
 def hand_over(backend: ArrayBackend, out: Any, result: HostArray, memory: HostArray | None) -> None:
-    """Let an array hold a result, which already is in its memory if there is ``memory``."""
+    """Assign a result to an array; with ``memory`` the array holds it already, and is marked as written."""
     if memory is not None:
         backend.wrote([out])
     else:
@@ -270,5 +274,5 @@ def hand_over(backend: ArrayBackend, out: Any, result: HostArray, memory: HostAr
 
 
 def reading_of(value: Any) -> Reading:
-    """Return what is read of the components of a value."""
+    """Return the reading of the components of a value."""
     return read_components(value.values if isinstance(value, DistributedValues) else (value,))

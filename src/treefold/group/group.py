@@ -32,8 +32,8 @@ class Group:
     """Ranks that reduce together: every method is called by all of them, in the same order.
 
     A value is this rank's replica: an array or a pytree of arrays; ``PerReplica([…])`` brings several. The result is
-    that of one process that holds all replicas, bit for bit. Whatever fails, fails on all ranks alike, and leaves
-    outputs as they were. A group is a context manager, and not for several threads at a time.
+    the same, bit for bit, as in one process that holds all replicas. A call that fails raises on all ranks, and leaves
+    outputs as they were. A group is a context manager. Only one thread at a time may call it.
     """
 
     def __init__(self, link: GroupLink) -> None:
@@ -62,7 +62,7 @@ class Group:
 
     @property
     def guarantee(self) -> str:
-        """What sums and means promise: ``"exact"`` or ``"per_plan"``."""
+        """The promise of sums and means: ``"exact"`` or ``"per_plan"``."""
         return self._link.layout.guarantee
 
     @as_written
@@ -70,9 +70,19 @@ class Group:
     def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.
 
-        Large results of NumPy and JAX lie in memory that the ranks share, and cannot be written; ``out`` takes the
-        result into arrays of this process, ``value`` itself for instance. ``weights``: this rank's, a number, or one
-        for each of its replicas; MEAN only.
+        Large results of NumPy and JAX lie in memory that the ranks share, and are read-only. Pass ``out`` for a result
+        that can be written.
+
+        Args:
+            value: An array, a pytree of arrays, or a ``PerReplica`` of this rank's replicas. Shapes and dtypes are the
+                same on all ranks.
+            op: A ``ReduceOp`` or its name; the sum by default.
+            out: Arrays of this process that take the result, such as ``value`` itself. None: new arrays.
+            weights: The weight of this rank's replica, or a sequence with one for each of its replicas; only for MEAN.
+                None: all replicas weigh the same.
+
+        Returns:
+            The result, with the structure and the shapes of one replica.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks; see ``treefold.errors``.
@@ -86,6 +96,15 @@ class Group:
     def reduce(self, value: T, op: ReduceOpLike = "sum", *, root: int) -> T | None:
         """Return the reduction of all ranks' values on rank ``root``, and None on the others.
 
+        Args:
+            value: An array, a pytree of arrays, or a ``PerReplica`` of this rank's replicas. Shapes and dtypes are the
+                same on all ranks.
+            op: A ``ReduceOp`` or its name; the sum by default.
+            root: The rank that gets the result, from 0.
+
+        Returns:
+            The result on ``root``, with the structure and the shapes of one replica; None on every other rank.
+
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
@@ -96,9 +115,17 @@ class Group:
     @as_written
     @one_call
     def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0, *, out: Any = None) -> T:
-        """Return this rank's part of the reduction of all ranks' values, cut along ``axis`` into as many equal parts.
+        """Reduce all ranks' values, cut the result along ``axis`` into one equal part per rank, and return this rank's.
 
-        ``out``: arrays of this process that take the result, such as views of that part of ``value`` itself.
+        Args:
+            value: An array or a pytree of arrays. Shapes and dtypes are the same on all ranks.
+            op: A ``ReduceOp`` or its name; the sum by default.
+            axis: The axis to cut along; negative numbers count from the end. The number of ranks divides its length.
+            out: Arrays of this process that take the result, such as views of this rank's part of ``value``. None: new
+                arrays.
+
+        Returns:
+            Part ``rank`` of the result. It is ``1 / size`` as long as the value along ``axis``.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -127,9 +154,13 @@ class Group:
     @as_written
     @one_call
     def broadcast(self, value: T, root: int = 0, *, out: Any = None) -> T:
-        """Return rank ``root``'s value on all ranks; what the others pass says what is expected.
+        """Return rank ``root``'s value on all ranks.
 
-        ``out``: arrays of this process that take the result, ``value`` itself for instance.
+        Args:
+            value: On ``root`` the array or the pytree of arrays to send. On the others arrays of the same shapes and
+                dtypes, in the same structure; their contents do not matter.
+            root: The rank that sends its value; 0 by default.
+            out: Arrays of this process that take the result, such as ``value`` itself. None: new arrays.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -141,9 +172,13 @@ class Group:
     @as_written
     @one_call
     def all_gather(self, value: T, axis: int = 0, *, out: Any = None) -> T:
-        """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
+        """Return all ranks' arrays, concatenated along ``axis`` in order of ranks.
 
-        ``out``: arrays of this process that take the result; ``value`` may be a part of them.
+        Args:
+            value: An array, a pytree of arrays, or a ``PerReplica`` of this rank's replicas. Dtypes are the same on all
+                ranks, and so are shapes, except for the length along ``axis``.
+            axis: The axis to concatenate along; negative numbers count from the end.
+            out: Arrays of this process that take the result; ``value`` may be a part of them. None: new arrays.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -155,7 +190,14 @@ class Group:
     @as_written
     @one_call
     def gather(self, value: T, root: int, axis: int = 0, *, out: Any = None) -> T | None:
-        """Return the same as ``all_gather`` on rank ``root``, and None on the others, where ``out`` is left alone.
+        """Return all ranks' arrays, concatenated along ``axis``, on rank ``root``, and None on the others.
+
+        Args:
+            value: An array, a pytree of arrays, or a ``PerReplica`` of this rank's replicas. Dtypes are the same on all
+                ranks, and so are shapes, except for the length along ``axis``.
+            root: The rank that gets the result, from 0.
+            axis: The axis to concatenate along; negative numbers count from the end.
+            out: On ``root`` arrays of this process that take the result; other ranks ignore it. None: new arrays.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -167,10 +209,14 @@ class Group:
     @as_written
     @one_call
     def scatter(self, value: T, root: int, axis: int = 0, *, out: Any = None) -> T:
-        """Return this rank's part of rank ``root``'s value, whose arrays are cut along ``axis``, in order of ranks.
+        """Cut rank ``root``'s arrays along ``axis`` into one part per rank, in order, and return this rank's part.
 
-        Each other rank passes arrays like the part that it expects, whose contents do not matter: parts may differ in
-        length. The root keeps what the others do not expect. ``out``: arrays of this process that take the result.
+        Args:
+            value: On ``root`` the array or the pytree of arrays to cut. On the others arrays with the shapes and dtypes
+                of the part that the rank expects; their contents do not matter. Parts may differ in length.
+            root: The rank that sends, from 0. It keeps the part that no other rank expects.
+            axis: The axis to cut along; negative numbers count from the end.
+            out: Arrays of this process that take the result. None: new arrays.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -182,10 +228,15 @@ class Group:
     @as_written
     @one_call
     def all_to_all(self, value: T, axis: int = 0, *, lengths: Sequence[int] | None = None, out: Any = None) -> T:
-        """Return what all ranks have for this one, behind each other along ``axis``: rank r gets part r of each value.
+        """Send part r of each array to rank r; return the parts that this rank gets, concatenated along ``axis``.
 
-        ``lengths``: of this rank's parts along the axis, one for each rank; without them the parts are equal. They may
-        differ from rank to rank. ``out``: arrays of this process that take the result, ``value`` itself for instance.
+        Args:
+            value: An array or a pytree of arrays. Dtypes are the same on all ranks, and so are shapes, except for the
+                length along ``axis``.
+            axis: The axis to cut and to concatenate along; negative numbers count from the end.
+            lengths: The length along ``axis`` of the part for each rank. Their sum is the length of the arrays there.
+                Each rank gives its own. None: equal parts.
+            out: Arrays of this process that take the result, such as ``value`` itself. None: new arrays.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -206,7 +257,14 @@ class Group:
         self._collectives.barrier()
 
     def plan(self, value: Any, op: ReduceOpLike = "sum") -> Plan:
-        """Return the plan of ``all_reduce`` if every rank brings as many replicas as this one; no rank takes part.
+        """Return the plan that ``all_reduce`` has if every rank brings as many replicas as this one.
+
+        Nothing is sent, so other ranks need not call.
+
+        Args:
+            value: An array, a pytree of arrays, or a ``PerReplica``, as for ``all_reduce``. Only shapes and dtypes
+                matter.
+            op: A ``ReduceOp`` or its name; the sum by default.
 
         Raises:
             TreefoldError: one of its kinds.
@@ -216,7 +274,7 @@ class Group:
 
     @property
     def link(self) -> GroupLink:
-        """What joins the ranks: for ops objects, whose calls are this group's.
+        """The link between the ranks, for ops objects, which make their calls through this group.
 
         :meta private:
         """
@@ -225,8 +283,11 @@ class Group:
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> HostArray:
         """Return an uninitialised array in memory that all ranks of this host can read: reductions do not copy it.
 
-        It is this process's alone to write, and its memory is given back when its last view is gone. No other rank
-        takes part.
+        Only this process may write to the array. Its memory is freed with its last view. Other ranks need not call.
+
+        Args:
+            shape: The length of each axis, or one number for a flat array.
+            dtype: The dtype of its elements; float32 by default.
 
         Raises:
             SharedMemoryError: there is no memory.
@@ -239,21 +300,25 @@ class Group:
         return self._link.empty(lengths, of)
 
     def without(self, ranks: Collection[int], *, connect_timeout_seconds: float = 60.0) -> Group:
-        """Return a group of all other ranks, which all call this; their numbers close up. This group is closed.
+        """Return a group without the given ranks, and close this one. All ranks that stay call it.
 
-        For ranks that are lost, over gloo: ``group = group.without(error.ranks)``. Of two parts of a group that leave
-        each other out, one goes on at most; that is decided once. If others turn out to be lost as well, and for those
-        that were away, all ranks ``connect`` again.
+        Use it over gloo after ranks were lost: ``group = group.without(error.ranks)``. The ranks that stay are numbered
+        anew from 0, in their order. If two parts of a group each leave the other out, at most one of them goes on. If
+        more ranks are lost meanwhile, or lost ones come back, all ranks ``connect`` again.
+
+        Args:
+            ranks: The ranks to leave out, by their numbers in this group; not this rank.
+            connect_timeout_seconds: How long to wait for the ranks that stay, in seconds; 60 by default.
 
         Raises:
-            GroupError: others go on without this rank, or nothing can decide who does, as over MPI.
-            ConnectError: some of those who go on did not come.
+            GroupError: others go on without this rank, or nothing can decide which ranks do, as over MPI.
+            ConnectError: some of the ranks that go on did not come.
 
         """
         return Group(self._link.without(ranks, connect_timeout_seconds))
 
     def close(self) -> None:
-        """Leave the group, without waiting for others to call; results stay readable. Others who call are told."""
+        """Leave the group without waiting for the others. Results stay readable; later calls of other ranks raise."""
         self._link.close()
 
     def __enter__(self) -> Self:

@@ -26,15 +26,19 @@ from treefold.reduce_op import ReduceOp
 _NUMBER_DIGITS = 16
 _ALIGNED = 16
 _WHOLE = (Fraction(1),)
-#: Above so many times the least bytes between hosts, users are told of the guarantee that needs fewer.
+#: Users are told of ``per_plan`` if more than this multiple of the least bytes travels between hosts.
 _MOST_TIMES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """Where the ranks are, and what their results promise: all that plans of a group depend on, beside the call.
+    """The hosts of a group and its guarantee. Plans depend on nothing else, except the call.
 
-    ``hosts``: the ranks of each host. ``shares``: what each host folds, in any unit; equal parts if there are none.
+    Attributes:
+        hosts: The ranks of each host.
+        guarantee: ``"exact"`` or ``"per_plan"``.
+        shares: The share of the elements that each host folds, in any unit; None: equal shares.
+
     """
 
     hosts: tuple[tuple[int, ...], ...]
@@ -53,11 +57,16 @@ class RankLayout:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What ranks reduce, and which of them get the result.
+    """A reduction of all ranks, and the ranks that get its result.
 
-    ``collective``: ``"all_reduce"``, ``"reduce"`` to the rank ``root``, or ``"reduce_scatter"``, in which the leaves
-    are those of rank 0's part, then those of rank 1's, and so on. ``is_weighted``: whether replicas have weights, which
-    are not known before the call.
+    Attributes:
+        entry: The value of this rank.
+        fold: The arithmetic.
+        collective: ``"all_reduce"``, ``"reduce"`` to the rank ``root``, or ``"reduce_scatter"``. For the last one the
+            entry has the leaves of rank 0's part, then those of rank 1's, and so on.
+        root: The rank that gets the result of ``"reduce"``.
+        is_weighted: Whether replicas have weights, which are not known before the call.
+
     """
 
     entry: Entry
@@ -67,7 +76,7 @@ class Reduction:
     is_weighted: bool = False
 
     def work(self, replicas: Sequence[int]) -> list[LeafWork]:
-        """Return what planners see, for so many replicas of each rank."""
+        """Return the work for planners, one item a leaf, given the number of replicas on each rank."""
         everyone, parts = tuple(_device(rank, 0) for rank in range(len(replicas))), self.entry.parts
         owners = [everyone] * len(parts)
         if self.collective == "reduce":
@@ -81,16 +90,17 @@ class Reduction:
         ]
 
     def is_inline(self, replicas: Sequence[int]) -> bool:
-        """Tell whether contributions are so small that ranks tell them all others when they compare their calls."""
+        """Return whether contributions are small enough to travel in the frames in which ranks compare their calls."""
         nbytes = sum(padded(part.lengths[0] * itemsize(part.dtype)) for part in self.entry.parts)
         return 0 < max(replicas) * nbytes <= FRAME_ROOM
 
     def folds_per_host(self, dtype: str, replicas: Sequence[int], layout: RankLayout) -> bool:
-        """Tell whether the replicas of a host are folded before they travel.
+        """Return whether the replicas of a host are folded before they travel.
 
-        Always where no order of the folds changes a bit. Else if the guarantee allows it and fewer bytes travel then:
-        sums of 16-bit floats, and of integers for their mean, travel wide, because in their own dtype they overflow
-        where the result does not. Those of 64-bit integers overflow in any.
+        Weighted replicas never are. Others always are where the order of folds cannot change a bit. Elsewhere they are
+        if the guarantee is ``per_plan`` and fewer bytes travel then. Partial sums of 16-bit floats travel in a wider
+        dtype, and so do those of integers for a mean: in their own dtype they may overflow where the result does not.
+        For means of 64-bit integers no dtype is wide enough, so these are not folded.
         """
         fold = self.fold
         if self.is_weighted or fold.has_any_order(dtype):
@@ -102,7 +112,7 @@ class Reduction:
         return sum(partial if count > 1 else one for count in counts) < sum(counts) * one
 
     def adds_per_host(self, dtype: str, replicas: Sequence[int], layout: RankLayout) -> bool:
-        """Tell whether hosts with many replicas send their exact sums in place of them."""
+        """Return whether hosts with many replicas send one exact partial sum in place of the replicas."""
         is_unknown = self.is_weighted and self.fold.weights is None
         if is_unknown or layout.guarantee != "exact" or not self.fold.has_exact_partials(dtype):
             return False
@@ -115,7 +125,7 @@ class GroupPlans:
     def __init__(self, reduction: Reduction, layout: RankLayout, rank: int) -> None:
         """Begin without a plan."""
         self._reduction, self._layout, self._rank = reduction, layout, rank
-        #: Of this rank.
+        #: The number of replicas of this rank.
         self.own = reduction.entry.num_replicas
         self.replicas: tuple[int, ...] = ()
         self.plan: Plan | None = None
@@ -129,7 +139,7 @@ class GroupPlans:
         return self._number if self.replicas and self.replicas[self._rank] == self.own else 0
 
     def take(self, fold: Fold) -> None:
-        """Forget the plan if it was made for weights of which other sums travel than of those in a call's fold."""
+        """Forget the plan if partial sums with a call's weights travel in another form than it was made for."""
         if fold.are_weights_short != self._reduction.fold.are_weights_short:
             self._reduction, self.replicas = dataclasses.replace(self._reduction, fold=fold), ()
 
@@ -142,7 +152,7 @@ class GroupPlans:
 
 
 def plan_of(reduction: Reduction, replicas: Sequence[int], layout: RankLayout) -> Plan:
-    """Return the plan of a reduction of which each rank has so many replicas."""
+    """Return the plan of a reduction, given the number of replicas on each rank."""
     builder = PlanBuilder(reduction.work(replicas))
     algorithm, is_exact, notes = "direct", False, tuple[str, ...]()
     executor = SHARED_MEMORY if len(layout.hosts) == 1 else HOSTS
@@ -174,7 +184,7 @@ def plan_of(reduction: Reduction, replicas: Sequence[int], layout: RankLayout) -
 
 
 def padded(nbytes: int) -> int:
-    """Return how much room so many bytes of a contribution take in a frame."""
+    """Return the room in bytes that a contribution of ``nbytes`` takes in a frame: rounded up to the alignment."""
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
@@ -190,9 +200,9 @@ def _alike(builder: PlanBuilder) -> Collection[list[Item]]:
 def _add_direct(
     builder: PlanBuilder, reduction: Reduction, replicas: Sequence[int], layout: RankLayout
 ) -> tuple[str, bool]:
-    """Let every rank own a slice; parts of a result that one rank gets are that rank's own.
+    """Give every rank a slice of each result to own; a result that only one rank gets is owned by that rank.
 
-    Return the method in words, and whether partial folds travel of which no order changes a bit.
+    Return the method in words, and whether partial folds travel that have the same bits in any order.
     """
     words, are_exact = ["direct"], list[bool]()
     for items in _alike(builder):
@@ -216,7 +226,7 @@ def _add_direct(
 def _bytes_in_words(
     builder: PlanBuilder, reduction: Reduction, replicas: Sequence[int], layout: RankLayout
 ) -> tuple[str, ...]:
-    """Return a note of what travels between hosts; warn, once for a group, if much less could."""
+    """Return a note with the bytes that travel between hosts; warn, once per layout, if far fewer would do."""
     times = _times_the_least(builder, reduction.fold, layout)
     if times is None:
         return ()
@@ -234,7 +244,10 @@ def _bytes_in_words(
 
 
 def _times_the_least(builder: PlanBuilder, fold: Fold, layout: RankLayout) -> Fraction | None:
-    """Return how many bytes travel between hosts for one that must: each slice once to its owner, and once back."""
+    """Return the ratio of the bytes that travel between hosts to the least, or None if none have to.
+
+    The least is what an all-reduce needs: each slice travels once to its owner, and once back.
+    """
     host_of = {rank: host for host, ranks in enumerate(layout.hosts) for rank in ranks}
     hosts = [host_of[rank_of(buffer.device) or 0] for buffer in builder.buffers]
     moved, least = 0, 0
@@ -257,5 +270,5 @@ def _device(rank: int, index: int) -> str:
     return f"{rank}/cpu:{index}"
 
 
-#: The groups that were told.
+#: The layouts of groups that have been warned.
 _warned: set[RankLayout] = set()

@@ -110,8 +110,8 @@ class Frame(NamedTuple):
         return Frame(kind, description, payload, replicas, number, is_refused), payload_bytes
 
 
-#: Why a rank stops: because of others, whom it names, or because its deadline has passed; the other words, ``failed``,
-#: ``interrupted`` and ``left``, are reasons of its own.
+#: Why a rank stops: ``lost`` because of other ranks, which it names; ``late`` because its deadline has passed. The
+#: other words, ``failed``, ``interrupted`` and ``left``, are reasons of its own.
 LOST, LATE = "lost", "late"
 
 

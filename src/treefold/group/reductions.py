@@ -83,9 +83,9 @@ class KnownReduction(NamedTuple):
 
 
 class ReductionCall(NamedTuple):
-    """An all-reduce as it was asked for, with what was read of its arrays, if that is known.
+    """The arguments of an all-reduce, with the readings of its value and of its ``out``.
 
-    ``mean_dtype``: of means of integers, if not that of the arrays' own framework.
+    See ``Reductions.all_reduce``.
     """
 
     value: Any
@@ -130,8 +130,15 @@ class Reductions(TracedCalls):
     ) -> Reduced:
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
 
-        ``destinations``: those that name ranks; ``cut``: which part of a call this is. All ranks must agree in both.
-        ``mean_dtype``: of means of 32- and 64-bit integers, if not that of the arrays' own framework.
+        Args:
+            value: An array, a pytree of arrays, or distributed values.
+            op: How to combine contributions.
+            out: Arrays that take the result. None: new arrays.
+            weights: The weight of this rank's replica, or one for each of its replicas; only for MEAN.
+            root: The only rank that gets the result; None: all do.
+            destinations: The destinations that name ranks, in words. All ranks must agree in them.
+            cut: The part of a larger call that this is, in words. All ranks must agree in it.
+            mean_dtype: The dtype of means of 32- and 64-bit integers; None: that of the arrays' own framework.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -156,10 +163,13 @@ class Reductions(TracedCalls):
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
     ) -> list[Any]:
-        """Return this rank's part of the reduction of all ranks' values, which come as a list of arrays for each rank.
+        """Return this rank's part of the reduction of all ranks' values.
 
-        ``out``: arrays that take the result, of the shapes and dtypes of this rank's part; none: new ones are made.
-        ``cut``: what the arrays were cut from, and how, in which ranks must agree.
+        Args:
+            parts: The value of this rank, cut into the arrays of each rank's part.
+            op: How to combine contributions.
+            out: Arrays that take the result, with the shapes and dtypes of this rank's part. Empty: new arrays.
+            cut: The structure that the arrays were cut from, and how, in words. All ranks must agree in it.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -354,15 +364,15 @@ class Reductions(TracedCalls):
 
 
 def _may_be_narrow(known: KnownReduction) -> bool:
-    """Tell whether rounding the kernels' means again could show on some rank: those of 64-bit integers, to float32."""
+    """Return whether means of 64-bit integers are asked for: a framework that rounds them to float32 rounds twice."""
     return known.fold.op is ReduceOp.MEAN and any(part.dtype in WIDE_INTEGERS for part in known.entry.parts)
 
 
 def _agreed(link: GroupLink, known: KnownReduction, own: Sequence[Fraction] | None) -> tuple[Fold, bool]:
     """Return the fold with the weights of all ranks, if this one has some, and whether each rank folds alone.
 
-    It does if a rank's framework has narrower means than the kernels, and rounding theirs again would show. Ranks tell
-    each other.
+    Each rank folds alone if some rank's framework has narrower means than the kernels, and the second rounding could
+    change a bit. Ranks announce both.
     """
     fold = known.fold
     if own is None and not _may_be_narrow(known):

@@ -38,7 +38,7 @@ class TracedCalls:
 
 
 def tracing_backend(value: Any) -> ArrayBackend | None:
-    """Return the backend in whose graph some array of a value stands that is being traced; None if there is none."""
+    """Return the backend that is tracing a graph with some array of the value in it; None if there is none."""
     for component in value.values if isinstance(value, DistributedValues) else (value,):
         for leaf in flatten(component)[0]:
             backend = backend_of(leaf.values if isinstance(leaf, IndexedSlices) else leaf)

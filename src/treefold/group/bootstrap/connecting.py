@@ -51,23 +51,30 @@ def connect(
     rank: int | None = None,
     size: int | None = None,
 ) -> Group:
-    """Join the other ranks, all of which call this, and return the group of them.
+    """Join the other ranks, and return the group of all of them. Every rank calls it.
 
-    When a group is closed or over, all ranks call this again, with the same source.
-    Ranks of one host meet in shared memory; between hosts, values travel by gloo or MPI, whichever ``source`` is of.
-    ``source``: a PyTorch ``ProcessGroup``, an mpi4py communicator, a ``Ticket`` or its text. None asks the environment:
-    ``treefold run``, then PyTorch's initialised default group, ``torchrun``'s variables, and those of MPI's launchers.
-    ``timeout_seconds``: how long a call waits for ranks that do not come. ``connect_timeout_seconds``: the same for
-    this one. ``guarantee``: what sums and means promise: ``"exact"``, the exact value, rounded once, however many ranks
-    and hosts there are; ``"per_plan"``, the same bits whenever the plan is the same, and fewer bytes between hosts with
-    several replicas. On one host both are exact. ``topology``: of the cluster, a ``Topology`` or the path of its file,
-    with a device for each host in their order, or for each rank; without one all hosts are taken to be alike.
-    ``store``, ``rank``, ``size``: in place of a source, one of PyTorch's stores that all ranks share, this rank's
-    number in it, and how many there are. Groups of other ranks need a store of their own: a ``PrefixStore``.
+    Ranks of one host meet in shared memory. Between hosts values travel by gloo or MPI, depending on ``source``. When a
+    group is closed or broken, all ranks call this again, with the same source.
+
+    Args:
+        source: A PyTorch ``ProcessGroup``, an mpi4py communicator, a ``Ticket`` or its text. None looks in the
+            environment, in this order: the ticket of ``treefold run``, PyTorch's initialised default group, the
+            variables of ``torchrun``, those of MPI's launchers.
+        timeout_seconds: How long a call of the group waits for ranks that do not come, in seconds; 600 by default.
+        connect_timeout_seconds: How long ``connect`` itself waits for them, in seconds; 60 by default.
+        guarantee: The promise of sums and means. ``"exact"``, the default: the exact value, rounded once, on any number
+            of ranks and hosts. ``"per_plan"``: the same bits whenever the plan is the same, and fewer bytes between
+            hosts with several replicas. On one host both are exact.
+        topology: The cluster: a ``Topology`` or the path of its file, with one device for each host, in the order of
+            the hosts, or for each rank. None: all hosts are alike.
+        store: In place of a source, a PyTorch store that all ranks share. Each set of ranks needs a store of its own,
+            such as a ``PrefixStore``.
+        rank: The number of this rank in ``store``, from 0.
+        size: The number of ranks in ``store``.
 
     Raises:
         ArgumentError: arguments do not go together.
-        ConnectError: nothing says who the others are, some did not come, or they do not fit together.
+        ConnectError: the other ranks cannot be found, some did not come, or they do not fit together.
         SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
 
     """
@@ -101,9 +108,9 @@ def connect_link(
     guarantee: str = _GUARANTEES[0],
     topology: Any = None,
 ) -> GroupLink:
-    """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
+    """Join the other ranks, as ``connect`` does, and return this rank's link to them.
 
-    ``source``: also a ``Bootstrap``.
+    ``source`` may be a ``Bootstrap``, too.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
@@ -142,7 +149,7 @@ def check_system() -> None:
         )
 
 
-#: Of what a rank says of an error, in characters.
+#: The most characters of an error that a rank sends to the others.
 _MOST_WORDS = 1000
 
 
@@ -237,7 +244,7 @@ def _meet_on_host(bootstrap: Bootstrap, settings: GroupSettings, attempt: HostAt
         text = ""
         if len(own) > 1 and bootstrap.rank == own[0]:
             text = Ticket.for_ranks(len(own))[0]
-            made.callback(Ticket.read(text).discard)  # who listens does that as well, if it comes to that
+            made.callback(Ticket.read(text).discard)  # the listener does that as well, if it starts
         tickets = bootstrap.exchange(text.encode(), attempt.deadline)
         if len(own) == 1:
             return None

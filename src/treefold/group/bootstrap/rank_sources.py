@@ -1,4 +1,4 @@
-"""Who knows the ranks: a ticket, PyTorch, MPI, or the environment that a launcher has left.
+"""Sources of the ranks of a group: a ticket, PyTorch, MPI, or the environment that a launcher has left.
 
 PyTorch and MPI are used only where the user has given or installed them, and are not imported to find out.
 """
@@ -36,10 +36,10 @@ _LOOKED_FOR = (
 
 
 def find_ranks(source: Any, seconds: float) -> Ticket | Bootstrap:
-    """Return what knows this rank and the others: a ticket of this host's ranks, or a bootstrap of all.
+    """Return the source of this rank's number and of the others: a ticket of one host, or a bootstrap.
 
     Raises:
-        ConnectError: it is nothing that knows them, or None and the environment says nothing.
+        ConnectError: ``source`` is of no known kind, or it is None and the environment names no ranks.
 
     """
     if source is None:
@@ -89,7 +89,7 @@ def _is_process_group(source: Any) -> bool:
 
 
 def _from_process_group(group: Any) -> Bootstrap:
-    """Use the store on which PyTorch has made the group; its messages are not met."""
+    """Use the store with which PyTorch made the group, under keys of our own."""
     from torch import distributed  # noqa: PLC0415 - the user's own, if at all
 
     store = distributed.distributed_c10d._get_process_group_store(group)  # noqa: SLF001 - there is no other way to it
@@ -121,7 +121,7 @@ _held_stores: list[object] = []
 
 
 def _of_communicator(communicator: Any) -> Bootstrap:
-    """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
+    """Return the ranks of an mpi4py communicator, duplicated to keep messages apart from the user's."""
     from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
 
     return ChannelBootstrap(MpiChannel(communicator))
@@ -170,11 +170,11 @@ class Bootstrap(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back what is not needed without a channel."""
+        """Release everything, for ranks that need no channel because they share a host."""
 
     @abc.abstractmethod
     def give_up(self, error: BaseException) -> None:
-        """Give back everything, and tell ranks that still wait why this one does not go on."""
+        """Release everything, and tell ranks that still wait why this one does not go on."""
 
 
 class StoreBootstrap(Bootstrap):

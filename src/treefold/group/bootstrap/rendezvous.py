@@ -1,9 +1,9 @@
-"""How the ranks of one host find each other: at a Unix socket where rank 0 lets in those that show their tickets.
+"""The rendezvous of the ranks of one host: rank 0 listens at a Unix socket and lets in ranks that show their tickets.
 
 Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory.
-Descriptors are sent, never fetched, so that no right over other processes is needed; and that they arrive proves that
-the ranks share a host. The folder and the socket are gone before any rank hears that the group has formed, or that it
-does not: so a rank that connects again, with the same ticket, cannot come to the door of the last attempt.
+Descriptors are sent, never fetched, so that no right over other processes is needed. That they arrive proves that the
+ranks share a host. Rank 0 removes the folder and the socket before it tells any rank that the group has formed, or has
+not. So a rank that connects again with the same ticket cannot reach the socket of the last attempt.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What rank ``rank`` of ``size`` shows to be let into a group.
+    """A ticket, which lets one rank into a group on one host.
 
-    ``folder``: where rank 0 listens, readable by this user only, and gone once the group has formed. ``token``: a
-    secret of 256 bits, in hexadecimal. Ranks that connect again show the same tickets, also new processes in the place
-    of others.
+    Ranks that connect again show the same tickets, and so do new processes that replace lost ones.
+
+    Args:
+        folder: The folder of rank 0's socket. Only this user can read it, and it is gone once the group has formed.
+        token: A secret of 256 bits, in hexadecimal.
+        rank: The number of the rank, from 0.
+        size: The number of ranks.
+
     """
 
     folder: str
@@ -53,7 +58,7 @@ class Ticket:
         """Return one ticket as text for each of ``size`` ranks, for ``multiprocessing`` children for instance.
 
         Raises:
-            ConnectError: no host has so many ranks.
+            ConnectError: ``size`` is not a whole number from 1 to 255.
 
         >>> tickets = Ticket.for_ranks(2)
         >>> [Ticket.read(text).rank for text in tickets]
@@ -67,10 +72,10 @@ class Ticket:
 
     @classmethod
     def read(cls, text: str) -> Ticket:
-        """Return the ticket that a text is.
+        """Return the ticket that ``str`` has made into this text.
 
         Raises:
-            ConnectError: it is none.
+            ConnectError: the text is not a ticket's.
 
         """
         try:
@@ -84,11 +89,11 @@ class Ticket:
 
     @property
     def address(self) -> str:
-        """Where rank 0 listens."""
+        """The path of the socket at which rank 0 listens."""
         return str(Path(self.folder, _SOCKET))
 
     def discard(self) -> None:
-        """Take the folder away, if it is there; without a descriptor, because there may be none left."""
+        """Remove the folder if it exists. This opens no descriptor, because there may be none left."""
         for path in (f"{self.address}~", self.address):
             with contextlib.suppress(OSError):
                 Path(path).unlink()
@@ -108,12 +113,15 @@ def _parent() -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostAttempt:
-    """How a rank waits for the others of its host.
+    """One attempt of a rank to meet the others of its host.
 
-    ``deadline``: until this moment of the monotonic clock. ``seconds``: what the user gave connect for all of it, which
-    errors say. ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets. ``is_kept``:
-    whether ranks keep the ticket, and connect again with it: then rank 0 makes the folder again, and the others wait
-    for that.
+    Attributes:
+        deadline: The end of the attempt on the monotonic clock, in seconds.
+        seconds: The time that the user gave ``connect``, for errors.
+        numbers: The number of each rank in its group. Over several hosts it is not that of the ticket.
+        is_kept: Whether ranks keep the ticket to connect again. Then rank 0 makes the folder again, and the others wait
+            for it.
+
     """
 
     deadline: float
@@ -123,10 +131,13 @@ class HostAttempt:
 
 
 class Met(NamedTuple):
-    """The memory and the other ranks, as a rank has them after the rendezvous.
+    """The result of a rendezvous for one rank.
 
-    ``fd``: of the shared memory. ``lifelines``: the others' by rank, -1 for this rank. ``pids``: by rank, 0 where this
-    process cannot see it.
+    Attributes:
+        fd: The descriptor of the shared memory.
+        lifelines: The descriptor of each rank's lifeline; -1 for this rank.
+        pids: The process number of each rank; 0 if this process cannot see that one.
+
     """
 
     fd: int
@@ -138,7 +149,7 @@ class Listener:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
     def __init__(self, ticket: Ticket, agreed: Mapping[str, object], attempt: HostAttempt) -> None:
-        """Be ready for ``meet``. ``agreed``: what must be the same on all ranks."""
+        """Prepare for ``meet``; ``agreed`` must be the same on all ranks."""
         self._ticket, self._agreed, self._attempt = ticket, agreed, attempt
         #: Of each rank that is in: its connection, the number of its process, and its lifeline, until that is shared.
         self._members: dict[int, tuple[socket.socket, int, list[int]]] = {}
@@ -276,7 +287,7 @@ class Client:
     """The side of all other ranks."""
 
     def __init__(self, ticket: Ticket, agreed: Mapping[str, object], attempt: HostAttempt) -> None:
-        """Go to rank 0's door."""
+        """Connect to rank 0."""
         self._ticket, self._agreed, self._attempt = ticket, agreed, attempt
         self._number, self._first = attempt.numbers[ticket.rank], attempt.numbers[0]
         self._connection = _knock(ticket, attempt)
@@ -362,19 +373,19 @@ def _knock(ticket: Ticket, attempt: HostAttempt) -> socket.socket:
 
 
 def _refusal(rank: int, error: BaseException) -> dict[str, object]:
-    """Return the message by which the others of a host hear why a rank gives up."""
+    """Return the message that tells the other ranks of a host why a rank gives up."""
     return {"refusal": ConnectError.reason(rank, error), "is_memory": isinstance(error, SharedMemoryError)}
 
 
 def _raise_refusal(reply: Mapping[str, Any]) -> None:
-    """Raise what a message says of a rank that gives up, if it does."""
+    """Raise the error that a message announces, if a rank has given up."""
     if reply.get("refusal"):
         error = ConnectError.announced(*reply["refusal"])
         raise SharedMemoryError(str(error)).blaming(*error.ranks) if reply["is_memory"] else error
 
 
 def _check_folder(folder: str, *, is_kept: bool) -> None:
-    """Refuse a folder that others can read; make it again, if it is kept, where the last group has taken it away."""
+    """Refuse a folder that other users can read; if ``is_kept``, make it first where the last group removed it."""
     try:
         if is_kept:
             Path(folder).mkdir(mode=0o700, exist_ok=True)

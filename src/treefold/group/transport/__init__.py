@@ -1,1 +1,1 @@
-"""What joins the ranks of a group: calls that all of them make, in shared memory or over an engine between hosts."""
+"""Links between the ranks of a group: they make calls together, in shared memory or over an engine between hosts."""

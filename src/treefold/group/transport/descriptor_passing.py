@@ -73,7 +73,7 @@ def _receive_part(connection: socket.socket, descriptors: list[int]) -> bytes:
     try:
         received = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
-        # The other end has closed with a message unread. The kernel says so once; what it has sent stands behind that.
+        # The other end has closed with a message unread. The kernel reports this once; then what it sent can be read.
         received = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     data, batch, flags, _ = received
     descriptors += batch
@@ -85,7 +85,7 @@ def _receive_part(connection: socket.socket, descriptors: list[int]) -> bytes:
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close descriptors, but for those that are none."""
+    """Close descriptors; negative numbers stand for none."""
     for descriptor in descriptors:
         if descriptor >= 0:
             os.close(descriptor)

@@ -24,10 +24,15 @@ from treefold.reduce_op import ReduceOp
 
 @dataclass(frozen=True)
 class ExactMemory(FlatMemory):
-    """The memory of a call. ``replicas``: whose contributions each buffer holds."""
+    """The memory of a call.
+
+    Attributes:
+        replicas: The replicas in each buffer, by their numbers.
+
+    """
 
     replicas: Sequence[tuple[int, ...]]
-    #: Of chunks of exact partial sums, by buffer and first element: messages, and what follows them.
+    #: For chunks of exact partial sums, by buffer and first element: the messages, and the arrays that follow them.
     _messages: dict[tuple[int, int], HostArray] = field(default_factory=dict)
     _rests: dict[tuple[int, int], list[HostArray]] = field(default_factory=dict)
 
@@ -89,7 +94,7 @@ class ExactMemory(FlatMemory):
         fold_messages(leaf.leaf.dtype, own, messages, divisor, self.part(target))
 
     def _weighted(self, where: Range, rows: Sequence[HostArray], replicas: Sequence[int]) -> Weighted:
-        """Return the rows of replicas with their weights, without those whose weight is 0."""
+        """Return the rows of replicas with their weights; rows of weight 0 are left out."""
         fold = self._leaf(where).fold
         weights = fold and fold.weights
         pairs = [(row, weights[replica] if weights else 1) for row, replica in zip(rows, replicas, strict=bool(rows))]

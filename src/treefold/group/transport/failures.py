@@ -1,13 +1,13 @@
 """Rounds between hosts: every rank tells all others one frame. A rank that stops tells them a word in place of one.
 
-Who is named when a call between hosts fails is decided here, by three rules, of which the first that applies wins.
+When a call between hosts fails, three rules decide which ranks the error names. The first that applies wins.
 On one host the memory that ranks share decides it (``native/group/meeting.hpp``, ``shared_memory.py``).
 
-1. *The word.* A rank that stops for a reason of its own tells ``failed``, ``interrupted`` or ``left``, and the others
-   name it. One that stops because of others tells ``lost`` and whom, and the others name these.
-2. *The connection.* One that breaks without a word names its other end.
-3. *The deadline.* A rank whose deadline passes tells ``late``, waits one grace period for the words of the others, and
-   names the ranks that say nothing and from which it still needs messages of the call.
+1. *The word.* A rank that stops for a reason of its own sends ``failed``, ``interrupted`` or ``left``, and the others
+   name it. A rank that stops because of others sends ``lost`` with their numbers, and these are named.
+2. *The connection.* If a connection breaks without a word, the rank at its other end is named.
+3. *The deadline.* A rank past its deadline sends ``late`` and waits one grace period for the words of the others.
+   Then it names the ranks that are silent and still owe it messages of the call.
 
 Each rank names what it has seen: where two fail at about the same time, different ranks may name different ones.
 """
@@ -149,7 +149,7 @@ class Rounds:
         return self.frames.last_round[peer] < self._needed
 
     def _check_peers(self) -> None:
-        """Raise if a rank has given the call up, or one whose frames are needed has stopped, or is gone."""
+        """Raise if a rank has given the call up, or if one that still owes a frame has stopped or is gone."""
         for peer in self.frames.peers:
             if self.frames.has_given_up(peer):
                 raise self.stop_late()
@@ -245,7 +245,7 @@ def _error_of(peer: int, words: Mapping[int, Word], own: int) -> PeerLostError:
     word = words.get(peer)
     if word is None or word.cause != LOST:
         return PeerLostError.between_hosts(LOST if word is None else word.cause, [peer])
-    # Nobody names a rank that has told whom it misses: it lives. Those that it misses may have told why.
+    # A rank that has sent which ranks it misses is alive, so it is not named. Those may have sent their causes.
     if own in word.ranks:
         return PeerLostError.given_up(own)
     causes = {one.cause for rank in word.ranks if (one := words.get(rank)) and one.cause not in _OTHERS}
@@ -253,7 +253,7 @@ def _error_of(peer: int, words: Mapping[int, Word], own: int) -> PeerLostError:
 
 
 class Frames:
-    """What ranks tell each other over a channel: one frame in each round, and a word when they stop."""
+    """The messages of ranks over a channel: one frame in each round, and a word when a rank stops."""
 
     def __init__(self, channel: Channel) -> None:
         """Begin to receive the first two frames of each rank."""
@@ -263,8 +263,8 @@ class Frames:
         #: The last round that each rank has told, and the words of those that have stopped.
         self.last_round = [0] * channel.size
         self.words: dict[int, Word] = {}
-        # Four for each rank: of this round; of the next, because others may be one round ahead; and of the two after
-        # that, whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
+        # Four for each rank: for this round; for the next, because others may be one round ahead; and for the two after
+        # it, because their receives are open then. Zeros, so that the rest behind a short message is no old frame.
         self._buffers = np.zeros((4, channel.size, FRAME_BYTES), np.uint8)
         #: The receives of each rank's next two frames. They are always open, so that a word is taken while the program
         #: computes.
@@ -272,7 +272,7 @@ class Frames:
         self._after = {peer: self._receive(peer, 2) for peer in self.peers}
         #: Of the latter, those that have come first: MPI promises the order of messages, not that of their ends.
         self._early = set[Transfer]()
-        #: What has come while this rank did something else.
+        #: The transfers that ended while this rank did something else.
         self._arrived = collections.deque[Transfer]()
 
     def send(self, frame: Frame, sequence: int) -> None:

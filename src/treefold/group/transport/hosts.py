@@ -44,7 +44,7 @@ _LINE = 64
 
 @dataclass(slots=True)
 class HostsOutcome:
-    """What became of a call over hosts: what the ranks said, and the results of this one."""
+    """The outcome of a call over hosts: the frames of all ranks, and the results of this one."""
 
     frames: Sequence[Frame]
     is_unplanned: bool = False
@@ -59,12 +59,12 @@ class HostsOutcome:
 
     @property
     def blobs(self) -> list[bytes]:
-        """What each rank has said."""
+        """The payload of each rank's frame."""
         return [frame.payload for frame in self.frames]
 
     @property
     def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
-        """Of each rank: the kind of its call, whether refused, its replicas, and whether it has a plan."""
+        """The kind of each rank's call, whether that is refused, its replicas, and whether it has a plan."""
         return [(one.kind, one.is_refused, one.replicas, one.number > 0) for one in self.frames]
 
     def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
@@ -93,8 +93,14 @@ class ChannelLink(GroupLink):
     ) -> None:
         """Take over the rounds of all ranks.
 
-        ``local``: joins those of this host, if there are several. ``rejoin``: joins the ranks of a smaller channel, in
-        so many seconds.
+        Args:
+            rounds: The rounds over the channel between all ranks.
+            layout: The hosts and their ranks.
+            local: The link between the ranks of this host; None if this rank is alone there.
+            rejoin: Joins the ranks of a smaller channel, and gives up after a number of seconds.
+            result_bytes: The size of the memory for results.
+            timeout_seconds: How long a call waits for ranks that do not come.
+
         """
         super().__init__(layout, rounds.channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
         self._rounds, self._channel, self._local, self._rejoin = rounds, rounds.channel, local, rejoin
@@ -170,7 +176,7 @@ class ChannelLink(GroupLink):
         return native.new_result(shape, dtype) if self._local is None else self._local.empty(shape, dtype)
 
     def without(self, ranks: Collection[int], seconds: float) -> GroupLink:
-        """Decide with the others who goes on, and join those."""
+        """Agree with the others on the ranks that go on, and join them."""
         if os.getpid() != self._pid:  # a forked child would decide in the rank's name
             raise GroupError.forked(self.rank)
         seconds = checked_seconds("without", connect_timeout_seconds=seconds)
@@ -223,7 +229,7 @@ class ChannelLink(GroupLink):
         self._rounds.tell(Frame(VOTE, "the end of a call"), until, self._warn)
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, contributions: list[list[HostArray]]) -> CallMemory | None:
-        """Return memory for a call whose plan is walked, before anything is told; None for any other."""
+        """Return memory for a call if its plan is walked, else None. No frame has been sent yet."""
         plan, number = plans.plan, plans.number
         if plan is None or not number or plans.is_inline:
             return None

@@ -1,4 +1,4 @@
-"""What joins the ranks of a group, as one of them sees it: one call at a time, every failure as a treefold error."""
+"""``GroupLink``: one rank's link to the others, for one call at a time. Every failure is a treefold error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from treefold.group.plans import GroupPlans, RankLayout
     from treefold.group.transport.hosts import HostsOutcome
 
-    #: What became of a call: what the ranks said, and its results.
+    #: The outcome of a call: the descriptions of all ranks' calls, and the results of this rank.
     Outcome: TypeAlias = GroupOutcome | HostsOutcome
 
 
@@ -42,7 +42,7 @@ _Part = TypeVar("_Part")
 
 
 class ByteStream(NamedTuple):
-    """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
+    """A stream of ``nbytes``, the same on all ranks, with the pieces that this rank sends and receives.
 
     A piece is an offset in the stream, an address of this process, and a number of bytes.
     """
@@ -53,9 +53,12 @@ class ByteStream(NamedTuple):
 
 
 class NeedsPlan(NamedTuple):
-    """The answer of ``GroupLink.fold`` where calls match, and ranks have no common plan for their numbers of replicas.
+    """The answer of ``GroupLink.fold`` if calls match, but ranks have no common plan for their numbers of replicas.
 
-    ``replicas``: of each rank. ``are_all_planned``: whether every rank has a plan, so that theirs differ.
+    Attributes:
+        replicas: The number of replicas of each rank.
+        are_all_planned: Whether every rank has a plan. If so, their plans differ.
+
     """
 
     replicas: tuple[int, ...]
@@ -63,7 +66,7 @@ class NeedsPlan(NamedTuple):
 
 
 class GroupLink(abc.ABC):
-    """Calls of one rank, and what becomes of them. All ranks make the same calls in the same order."""
+    """The calls of one rank, and their outcomes. All ranks make the same calls in the same order."""
 
     def __init__(self, layout: RankLayout, rank: int, *, result_bytes: int, timeout_seconds: float) -> None:
         """Begin with no call under way."""
@@ -74,9 +77,9 @@ class GroupLink(abc.ABC):
         self._pid = os.getpid()
         #: Whether this rank has left.
         self.is_closed = False
-        #: The call that is under way. A second one is an error, and never waits: two threads could begin their calls in
-        #: another order than on other ranks, and a signal handler that reduces would wait for its own thread. A
-        #: dictionary, not a lock: after an interrupt nobody would know whether a lock was taken.
+        #: The call that is under way. A second one is an error, and never waits. Two threads could begin their calls in
+        #: another order than on other ranks. A signal handler that reduces would wait for its own thread. It is a
+        #: dictionary, not a lock: after an interrupt nothing could tell whether a lock was acquired.
         self.under_way: dict[str, object] = {}
         self._doing = ""
         #: What the last call raised that failed while a graph ran. Nobody else has it: frameworks raise their own.
@@ -102,10 +105,21 @@ class GroupLink(abc.ABC):
         fold: Fold,
         plans: GroupPlans,
     ) -> Outcome | NeedsPlan | None:
-        """Fold the rows of all ranks by their common plan; None, with nothing done, if targets do not do.
+        """Fold the rows of all ranks by their common plan. Arguments are positional because small calls come here.
 
-        ``targets``: memory for each result, None for one that this rank does not want; None: for none of them.
-        ``fold``: with the weights of all replicas of the group. Not by keywords: this is on the way of small calls.
+        Args:
+            form: The form of the call in the native core.
+            rows: The contributions of this rank, one row a leaf.
+            targets: Memory for each result, None for one that this rank does not want. None: results lie
+                in new memory or in memory that the ranks share.
+            wants_lease: Whether results may stay in memory that the ranks share.
+            fold: The arithmetic, with the weights of all replicas of the group.
+            plans: The plans of this kind of call.
+
+        Returns:
+            The outcome; ``NeedsPlan`` without a common plan; None if results cannot be written into the targets. In
+            these two cases nothing was done.
+
         """
 
     @abc.abstractmethod
@@ -130,7 +144,7 @@ class GroupLink(abc.ABC):
 
     @abc.abstractmethod
     def retire_leases(self) -> None:
-        """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
+        """Stop reusing the memory of results, before a fork: the child may read them for as long as it lives."""
 
     @property
     @abc.abstractmethod
@@ -175,7 +189,7 @@ class GroupLink(abc.ABC):
             del self.under_way[CALL]
 
     def _refuse(self, sentence: str) -> None:
-        """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
+        """Send the others, which are in a call, this rank's refusal of it. Group errors meanwhile are ignored."""
         # Cut in bytes, as the block of a rank holds them; a character that the cut has split is left out.
         description = sentence.encode(errors="replace")[:MOST_DESCRIBED].decode(errors="ignore")
         try:
@@ -201,7 +215,7 @@ class GroupLink(abc.ABC):
             raise
 
     def _operate(self, doing: str) -> None:
-        """Begin an operation of the call; ``doing``: what a call that comes meanwhile is told of it."""
+        """Begin an operation of the call; ``doing`` describes it in warnings and in errors of concurrent calls."""
         self._check_usable()
         self._doing = doing
 
@@ -241,7 +255,7 @@ def mismatch(outcome: Outcome) -> GroupError:
 
 
 def needed_plan(outcome: Outcome) -> NeedsPlan | None:
-    """Return what ranks have to plan, if their calls match and that is all that is missing."""
+    """Return the numbers of replicas to plan for, if calls match and only a common plan is missing; else None."""
     _, are_refused, replicas, have_plans, *_ = zip(*outcome.descriptors, strict=True)
     if not outcome.is_unplanned or any(are_refused):
         return None

@@ -28,15 +28,17 @@ Crossed = tuple[int, int, int, int]
 
 
 class Crossing:
-    """What one rank gives to a stream and takes from it; the stream itself is nowhere.
+    """The pieces that one rank sends into a stream and receives from it. No rank holds the stream itself.
 
-    ``said``: what the others must be told of it.
+    Attributes:
+        said: The positions of its pieces, in bytes, as the other ranks must know them.
+
     """
 
     def __init__(self, channel: Channel, sources: Sequence[Placed], targets: Sequence[Placed]) -> None:
         """Describe the pieces."""
         self._channel, self._sources, self._targets = channel, sources, targets
-        #: What arrives for several targets, and these.
+        #: The arrays that arrive for several targets, and these targets.
         self._landed: list[tuple[HostArray, list[HostArray]]] = []
         counts = np.array([len(sources), len(targets)], "<u8").tobytes()
         self.said = counts + _spans(sources).tobytes() + _spans(targets).tobytes()
@@ -60,14 +62,14 @@ class Crossing:
         return waiting
 
     def finish(self) -> None:
-        """Lay what has arrived together, all of it, where it belongs."""
+        """Copy the pieces of messages that carried several to their targets."""
         for arrived, targets in self._landed:
             ends = np.cumsum([target.nbytes for target in targets])
             for target, part in zip(targets, np.split(arrived, ends[:-1]), strict=True):
                 np.copyto(target, part)
 
     def _room_for(self, message: Sequence[Crossed]) -> HostArray:
-        """Return the memory that a message arrives in: that of its one piece, or some for several."""
+        """Return the memory to receive a message in: its only target, or new memory for several."""
         targets = [_part(self._targets[target], *span) for _, target, *span in message]
         if len(targets) == 1:
             return targets[0]
@@ -137,7 +139,7 @@ def arrays_of(row: Row) -> list[HostArray]:
 
 
 class KeptPieces(list[tuple[int, int, int]]):
-    """Pieces of a stream: where they begin there, their addresses and bytes. Who keeps these keeps the memory, too."""
+    """Pieces of a stream: their offsets in it, addresses and bytes. The list keeps their memory alive."""
 
     def __init__(self, placed: Iterable[tuple[int, HostArray]]) -> None:
         """Give row-major arrays to a stream."""

@@ -1,12 +1,14 @@
 """The ranks of one host as one of them sees them: everything crosses through memory that they share.
 
-The native core (native/group/) runs an operation: ranks publish their calls, meet, fold or copy, and meet again. What
-becomes of it is one word in the shared memory, the decision, which changes by compare-and-swap and only once: it is
+The native core (native/group/) runs an operation: ranks publish their calls, meet, fold or copy, and meet again. The
+outcome is one word in the shared memory, the decision. The word changes once, by compare-and-swap: the operation is
 committed, refused alike by all, or broken, with a cause and a rank. Every rank returns what the word says, so all end a
-call in the same way. A rank that waits in a meeting sees by the others' lifelines, pipes that the kernel closes when a
-process ends, that one is gone, and breaks the operation in its name; it does the same for one that has left, and at its
-deadline. Outputs are written behind a committed decision, or not at all. A broken group stays so: that the survivors
-leave it as well, with a word of their own, changes nothing for the others.
+call in the same way.
+
+Lifelines are pipes, which the kernel closes when their process ends. A rank that waits in a meeting watches those of
+the others. If one closes, it breaks the operation and names that rank. The same happens if a rank has left, and at its
+own deadline. Outputs are written after a committed decision, or not at all. A broken group stays broken: survivors that
+leave it with a word of their own change nothing for the others.
 """
 
 from __future__ import annotations
@@ -108,14 +110,14 @@ class SharedMemoryLink(GroupLink):
             raise SharedMemoryError.of_system(error, nbytes) from None
 
     def without(self, ranks: Collection[int], seconds: float) -> GroupLink:  # noqa: ARG002 - of groups over hosts
-        """Refuse: nothing of this host outlives its ranks to decide who goes on."""
+        """Refuse: on one host nothing outlives the ranks that could decide which of them go on."""
         raise GroupError(
             "Group.without is for groups over several hosts. On one host, let the ranks that are left connect again, "
             "with tickets, a ProcessGroup or a communicator of their own."
         )
 
     def retire_leases(self) -> None:
-        """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
+        """Stop reusing the memory of results, before a fork: the child may read them for as long as it lives."""
         if not self.is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
 
