@@ -28,10 +28,16 @@ _TEXT = (str, bytes, bool, type(None))
 
 
 class Form(NamedTuple):
-    """The path, kind, dtype and shape of a leaf.
+    """The description of a leaf.
 
-    ``kind``: ``"float"`` for floats and complex numbers, ``"whole"`` for integers, ``"equal"`` for leaves that have to
-    be the same in all values. ``begin``: the index of a float leaf's first element among all of dtype ``real``.
+    Attributes:
+        path: The path of the leaf in its value.
+        kind: ``"float"`` for floats and complex numbers, ``"whole"`` for integers, ``"equal"`` for leaves that have to
+            be the same in all values.
+        dtype: The name of its dtype.
+        shape: The lengths of its axes.
+        begin: The index of a float leaf's first element among all elements of dtype ``real``.
+
     """
 
     path: str
@@ -138,7 +144,7 @@ class ValueReader:
         return read
 
     def _read_leaf(self, leaf: Any, path: str) -> tuple[Form, Any]:
-        """Return what a leaf is like, and its contents as a flat array; None for text."""
+        """Return the form of a leaf, and its contents as a flat array; None in place of these for text."""
         is_refused = isinstance(leaf, bool) and self._op is ReduceOp.SUM  # below, as arrays of flags are
         if isinstance(leaf, _TEXT) and not is_refused:
             return Form(path, "equal", type(leaf).__name__, ()), None
@@ -215,7 +221,7 @@ def container_difference(known: optree.PyTreeSpec, got: optree.PyTreeSpec, path:
 
 
 def example_of(leaf: Any) -> Example:
-    """Return what a result like a leaf is to look like."""
+    """Return the type, framework and device that a result has if it is to be like the leaf."""
     if isinstance(leaf, _TEXT):
         return Example(type(leaf), "", None, leaf)
     backend = backend_of(leaf)
@@ -226,7 +232,7 @@ def example_of(leaf: Any) -> Example:
 
 
 def like(example: Example, made: HostArray | None, form: Form) -> Any:
-    """Return what an example looks like, with other contents; None: with its own."""
+    """Return a leaf like the example with the contents ``made``; None: with the contents of the example."""
     if made is None and not example.backend:
         return example.value
     array = (example.value.copy() if made is None else made).reshape(form.shape)

@@ -33,32 +33,32 @@ class _Running:
     _name: ClassVar[str]
 
     def __init__(self) -> None:
-        """Begin with nothing; the first value that is added says what the others are like."""
+        """Begin with nothing. The first value that is added sets the structure, shapes and dtypes of all others."""
         self._lock = threading.RLock()
         self._hold(Totals())
 
     @property
     def count(self) -> int:
-        """How many values have been added, those with weight 0 among them."""
+        """The number of values that were added, including those of weight 0."""
         return self._totals.count
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that it takes, without integers, which are kept as Python's."""
+        """The bytes of memory that the sums of floats take. Sums of integers are Python's, and not counted."""
         return self._totals.nbytes
 
     def not_finite(self) -> list[str]:
-        """Return the paths of the leaves that have got an infinity or NaN, such as ``"['dense']['kernel']"``."""
+        """Return the paths of the leaves to which an infinity or NaN was added, such as ``"['dense']['kernel']"``."""
         with self._intact():
             return self._totals.not_finite()
 
     @as_written
     def merge(self, other: Self) -> None:
-        """Add what another one has got, of another thread or process; it stays as it is.
+        """Add all values of ``other``, which was filled by another thread or process and stays unchanged.
 
         Raises:
-            ArgumentError: It is another kind of sum.
-            MismatchError: Structures, shapes or dtypes that differ, naming the place. Nothing was added.
+            ArgumentError: ``other`` is another kind of sum.
+            MismatchError: Structures, shapes or dtypes differ. Nothing was added.
 
         """
         if getattr(other, "_op", None) is not self._op:
@@ -72,14 +72,14 @@ class _Running:
                     self._totals.merge(totals)
 
     def clear(self) -> None:
-        """Begin again with nothing, in the same memory, for values that are like those before."""
+        """Drop all values, and keep the memory for new ones of the same structure, shapes and dtypes."""
         with self._lock:
             self._totals.clear()
             self._is_broken = False
 
     @as_written
     def result(self, *, group: Group | None = None) -> Any:
-        """Return the exact value, rounded once, in the type, structure and dtypes of what was added.
+        """Return the exact value, rounded once, with the types, structure and dtypes of the added values.
 
         Call this at any time; more values can be added afterwards.
 
@@ -107,22 +107,22 @@ class _Running:
     def state_dict(self) -> dict[str, HostArray]:
         """Return the exact state as NumPy arrays, to be saved with ``numpy.savez`` or safetensors.
 
-        ``header`` is JSON in bytes: the name and version of the format, and the leaves' paths, dtypes and shapes.
+        The array ``header`` is JSON in bytes: the format, its version, and the path, dtype and shape of each leaf.
         """
         with self._intact():
             return self._totals.state(self._format)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what ``state_dict`` has returned, in place of what was added here.
+        """Replace all that was added here by a state that ``state_dict`` has returned.
 
-        A state knows shapes and dtypes, and not what the containers and frameworks were. The next value that is added
-        says that; with ``weight=0`` it says nothing else.
+        A state has shapes and dtypes, but neither containers nor frameworks. The next value that is added sets these;
+        add one with ``weight=0`` to set nothing else.
 
         Args:
             state: Arrays by name.
 
         Raises:
-            ArgumentError: It is no state of such a sum. Nothing was loaded.
+            ArgumentError: ``state`` is not the state of such a sum. Nothing was loaded.
 
         """
         totals = Totals.of_state(state, self._format)
@@ -130,12 +130,12 @@ class _Running:
             self._hold(totals)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what pickle saves: the state, the structure, and what the leaves are made of."""
+        """Return the parts that pickle saves: the state, the structure, and the types of the leaves."""
         with self._intact():
             return {"state": self.state_dict(), "structure": self._structure, "examples": self._examples}
 
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
-        """Hold what was saved."""
+        """Restore the parts that ``__getstate__`` has returned."""
         self._lock = threading.RLock()
         self._hold(Totals.of_state(saved["state"], self._format), saved["structure"], saved["examples"])
 
@@ -164,7 +164,7 @@ class _Running:
                 self._totals.add(contribution, words)
 
     def _prepare(self, contribution: Contribution, examples: list[Example] | None) -> None:
-        """Check what is to be added; the first value says what the others are like."""
+        """Check a value before it is added; the first one sets the structure, shapes and dtypes of all others."""
         structure = contribution.structure
         if self._totals.forms:
             self._totals.check(contribution.forms, contribution.digests, "This value", "those before")
@@ -179,7 +179,7 @@ class _Running:
 
     @contextmanager
     def _intact(self) -> Iterator[None]:
-        """Hold the lock; refuse what an interruption has left half added."""
+        """Hold the lock; refuse if an interruption has left a value half added."""
         with self._lock:
             if self._is_broken:
                 raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Exact partial sums as they travel between hosts; ``native/partial_messages.hpp`` says what a message consists of."""
+"""Exact partial sums as they travel between hosts; ``native/partial_messages.hpp`` describes the messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ class Weighted(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message about so many elements, and what has followed it: ``rests`` of the blocks that it does not hold."""
+    """A message with exact sums.
+
+    Attributes:
+        content: The bytes of the message.
+        rests: The values of the blocks that it does not hold, as they have followed it.
+
+    """
 
     content: HostArray
     rests: Weighted
@@ -86,7 +92,7 @@ def _sum_of(dtype: str, own: Weighted, messages: Sequence[Message], blocks: Bloc
 
 @in_plain_arithmetic
 def _read(dtype: str, message: HostArray, blocks: Blocks, length: int) -> PartialSum:
-    """Return what a message says of blocks; nothing of those that it does not hold."""
+    """Return the sums of blocks in a message; a block that the message does not hold has the sum of nothing."""
     forms, body = _forms(length, message)[blocks], message[: message.size - _count(length)]
     partial = PartialSum(dtype, _elements(blocks, length).size)
     arrays, are_left = partial._arrays, forms == _LEFT  # noqa: SLF001 - a form of it

@@ -30,10 +30,13 @@ _EXCHANGED = 2048
 
 
 class Pieces(NamedTuple):
-    """Flat arrays of one dtype, one after the other.
+    """Flat arrays of one dtype, which count as one sequence of elements.
 
-    ``starts``: their addresses, for the core. ``offsets``: the index of each array's first element among all elements,
-    and then their number. ``views``: the arrays, or objects that keep their memory.
+    Attributes:
+        starts: The address of each array, for the core.
+        offsets: The index of each array's first element among all elements, and at the end the number of elements.
+        views: The arrays, or objects that keep their memory alive.
+
     """
 
     starts: HostArray
@@ -116,7 +119,7 @@ class PartialSum:
         return result
 
     def is_finite(self, begin: int, end: int) -> bool:
-        """Tell whether no element from ``begin`` to ``end`` has got an infinity or NaN."""
+        """Return whether neither infinities nor NaN were added to the elements from ``begin`` to ``end``."""
         arrays = self._arrays
         blocks = np.arange(begin // LENGTH, -(-end // LENGTH))
         inside = np.arange(blocks[0] * LENGTH, (blocks[-1] + 1) * LENGTH) if blocks.size else np.arange(0)
@@ -144,7 +147,7 @@ class PartialSum:
         return part
 
     def state(self) -> dict[str, HostArray]:
-        """Return what it consists of: ``modes``, ``sums``, ``rests`` of pairs, ``wholes`` of whole numbers."""
+        """Return the arrays of the sum: ``modes``, ``sums``, ``rests`` of pairs, ``wholes`` of whole numbers."""
         arrays = self._arrays
         are_pairs, wholes = arrays.modes == PAIR, np.flatnonzero(arrays.modes == WHOLE)
         rests = np.zeros((0, LENGTH)) if arrays.rests is None else arrays.rests.reshape(-1, LENGTH)[are_pairs]
@@ -316,14 +319,14 @@ def add_scattered(
     weights: Sequence[int],
     group: Any,
 ) -> None:
-    """Add what all ranks contribute to this rank's part of the elements, each times its rank's weight.
+    """Add all ranks' contributions to this rank's part of the elements, each times its rank's weight.
 
-    This is a reduce-scatter that stays partial: it can be called again and again, and is rounded by ``finish``.
+    This is a reduce-scatter that stays partial: it can be called repeatedly, and ``finish`` rounds the sum.
 
     Args:
         partial: The sum of this rank's part.
-        contributions: This rank's, flat: as many elements for each rank's part, behind each other; of the partial
-            sum's dtype, or of one from which it is exact.
+        contributions: The contributions of this rank, flat, with equally many elements for each rank's part, in order
+            of ranks. They have the dtype of ``partial``, or one that converts to it exactly.
         weights: One per rank, in units of 2**-64; 0 leaves its contributions out.
         group: The ranks; all of them call. None: this process alone.
 
@@ -335,7 +338,7 @@ def add_scattered(
 
 
 def exchange(messages: Sequence[HostArray], group: Any) -> list[HostArray]:
-    """Return what each rank has for this one: arrays of bytes, of any lengths."""
+    """Send ``messages[r]`` to rank r, and return the message of each rank: arrays of bytes, of any lengths."""
     lengths = np.asarray([message.size for message in messages], np.int64)
     table = np.asarray(group.all_gather(lengths[None]))
     received = np.asarray(group.all_to_all(np.concatenate(messages), lengths=lengths.tolist()))

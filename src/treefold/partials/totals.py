@@ -74,11 +74,11 @@ class Totals:
         return sum(partial.nbytes for partial in self.floats.values())
 
     def check(self, forms: Sequence[Form], digests: Sequence[bytes], whose: str, others: str) -> None:
-        """Refuse leaves that are not like these.
+        """Refuse leaves of other forms, and flags or texts that are not equal.
 
         Raises:
-            MismatchError: naming the place.
-            ArgumentError: what has to be equal is not.
+            MismatchError: forms differ; the error names the place.
+            ArgumentError: leaves that have to be equal are not.
 
         """
         if list(forms) != self.forms:
@@ -102,7 +102,7 @@ class Totals:
         self.words += words
 
     def merge(self, other: Totals) -> None:
-        """Add what another one has got, that ``check`` has let through."""
+        """Add the sums of ``other``, after its leaves have passed ``check``."""
         for dtype, partial in self.floats.items():
             partial.merge(other.floats[dtype])
         for total, part in zip(self.wholes, other.wholes, strict=True):
@@ -111,7 +111,7 @@ class Totals:
         self.words += other.words
 
     def clear(self) -> None:
-        """Hold the sums of nothing again."""
+        """Set all sums to those of no values."""
         self.count = self.words = 0
         for partial in self.floats.values():
             partial.clear()
@@ -119,7 +119,7 @@ class Totals:
             total[:] = 0
 
     def not_finite(self) -> list[str]:
-        """Return the paths of the leaves that have got an infinity or NaN."""
+        """Return the paths of the leaves to which an infinity or NaN was added."""
         return [
             form.path
             for form in self.forms
@@ -127,9 +127,9 @@ class Totals:
         ]
 
     def results(self, op: ReduceOp, group: Any = None) -> list[HostArray | None]:
-        """Return each leaf's exact sum or mean, rounded once, as a flat array; None for what has to be equal.
+        """Return each leaf's exact sum or mean, rounded once, as a flat array; None for leaves that have to be equal.
 
-        ``group``: over all its ranks, which hold sums of such leaves.
+        With a ``group`` the result covers the sums of all its ranks.
         """
         words = self.words
         if group is not None:
@@ -170,7 +170,7 @@ class Totals:
         return sum(int.from_bytes(row[32:].tobytes(), "little") for row in said)
 
     def state(self, name: str) -> dict[str, HostArray]:
-        """Return what it holds as arrays; ``header`` has the name of the format, and the leaves, as JSON in bytes."""
+        """Return the sums as arrays; ``header`` is JSON in bytes, with the name of the format and the leaves."""
         header = {
             "format": name,
             "version": _VERSION,
@@ -188,10 +188,10 @@ class Totals:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], name: str) -> Totals:
-        """Return what had a state.
+        """Return the totals that ``state`` has turned into arrays.
 
         Raises:
-            ArgumentError: it is none, or of another format.
+            ArgumentError: the arrays are not a state, or one of another format.
 
         """
         try:
@@ -228,7 +228,7 @@ class Totals:
 
 
 def _check_rank(rank: int, first: Sequence[Any], other: Sequence[Any]) -> None:
-    """Refuse what a rank has said of its leaves if it is not what rank 0 has said."""
+    """Refuse the leaves that a rank has announced if they differ from those of rank 0."""
     silent = [number for number, one in ((0, first), (rank, other)) if not one[1]]
     if silent:
         raise ArgumentError(
