@@ -1,4 +1,4 @@
-"""Training whose bits do not depend on the number of ranks: micro-batches that any rank may compute."""
+"""Training in micro-batches, which any rank may compute: the bits do not depend on the number of ranks."""
 
 from treefold.torch.training.micro_batches import MicroBatches
 

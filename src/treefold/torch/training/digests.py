@@ -1,4 +1,4 @@
-"""SHA-256 of what a training run holds: gradients, parameters, buffers, and the state of the optimizer."""
+"""SHA-256 of the tensors of a training run: gradients, parameters, buffers, and the state of the optimizer."""
 
 from __future__ import annotations
 

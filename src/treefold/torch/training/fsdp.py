@@ -99,19 +99,19 @@ class ShardedGradients:
         op: Any,  # noqa: ARG002
         async_op: bool = False,  # noqa: ARG002, FBT001, FBT002
     ) -> None:
-        """Add what all ranks contribute to this rank's part, and fill the output with -0."""
+        """Add all ranks' contributions to this rank's part, and fill the output with -0."""
         self._add(input_tensor)
         output_tensor.fill_(-0.0)  # -0 + x is x, whatever x is
 
     def begin(self) -> None:
-        """Begin a step with the sum of nothing."""
+        """Begin a step with no contributions."""
         if self._partial is not None:
             self._partial.clear()
         self._contributions: torch.Tensor | None = None
         self.used = [False] * len(self.parameters)
 
     def clear(self) -> None:
-        """Drop what FSDP has kept of this micro-batch."""
+        """Drop everything that FSDP has kept of this micro-batch."""
         self._passes, self._contributions = 0, None
         self._drop()
 

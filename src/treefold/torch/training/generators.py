@@ -15,8 +15,8 @@ import torch
 def seeded(seed: int, step: int, index: int) -> Iterator[None]:
     """Seed the generators of Python, NumPy and PyTorch by these three numbers, and restore them afterwards.
 
-    Those of GPUs are seeded if the process uses GPUs. ``torch.manual_seed`` and ``fork_rng`` do the same, and take
-    1.5 ms where GPUs are not in use.
+    If the process uses GPUs, their generators are seeded, too. ``torch.manual_seed`` and ``fork_rng`` do the same, but
+    take 1.5 ms where GPUs are not in use.
     """
     digest = hashlib.sha256(f"{seed} {step} {index}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") >> 1

@@ -24,9 +24,9 @@ from treefold.torch.training.step import Step
 
 
 class MicroBatches:
-    """A training run whose steps consist of micro-batches; its bits do not depend on how many ranks share them.
+    """A training run in steps of micro-batches; its bits do not depend on how many ranks share them.
 
-    Every micro-batch has its own data, seed and weight. Its gradient is taken into an exact partial sum when it ends,
+    Every micro-batch has its own data, seed and weight. Its gradient is added to an exact partial sum when it ends,
     and ``.grad`` is written once a step, by ``reduce``. So parameters, optimizer state and logged means have one SHA,
     however many ranks there are, and whether the model is plain, in ``DistributedDataParallel``, or cut by
     ``fully_shard`` (FSDP2, HSDP).
@@ -92,9 +92,9 @@ class MicroBatches:
     def mine(self, step: int) -> list[int]:
         """Begin a step, and return the numbers of the micro-batches that this rank computes.
 
-        Every rank gets equally many, because FSDP's passes are collective. Where that is more than there are, some rank
-        repeats one of another rank; it is computed, and neither added nor logged. What an unfinished step has added
-        is dropped.
+        Every rank gets equally many, because FSDP's passes are collective. If they do not divide evenly, some ranks
+        repeat a micro-batch of another rank: they compute it, and neither add nor log it. The sums of an unfinished
+        step are dropped.
         """
         if type(step) is not int or step < 0:
             raise ArgumentError(f"mine() got step={short(step)}. It takes a whole number of 0 or more.")
@@ -167,8 +167,8 @@ class MicroBatches:
     def sha256(self, optimizer: torch.optim.Optimizer | None = None) -> str:
         """Return one SHA-256 of all parameters, buffers and the state of the optimizer; all ranks call.
 
-        It is that of the whole tensors, under the names that they have without wrappers, so that it does not depend on
-        how the model is cut or wrapped. Tensors that are cut are gathered one at a time.
+        The digest covers whole tensors, under the names that they have without wrappers. So it does not depend on how
+        the model is cut or wrapped. Tensors that are cut are gathered one at a time.
 
         Args:
             optimizer: The optimizer of the model's parameters; None leaves its state out.
@@ -223,7 +223,7 @@ class MicroBatches:
     def state_dict(self) -> dict[str, int]:
         """Return where the run is: its seed, its micro-batches per step, and the next step.
 
-        It does not depend on the number of ranks. Save it beside the model and the optimizer, between two steps.
+        The state does not depend on the number of ranks. Save it beside the model and the optimizer, between two steps.
 
         Raises:
             ArgumentError: A step has begun and is not reduced.

@@ -61,7 +61,7 @@ class ModelGradients:
 
     @contextmanager
     def one_pass(self, words: int) -> Iterator[None]:
-        """Keep frameworks from reducing the gradients of a micro-batch, whose weight is given in units of 2**-64."""
+        """Keep frameworks from reducing gradients during a micro-batch of weight ``words``, in units of 2**-64."""
         with ExitStack() as stack:
             for wrapper in self._wrappers:
                 stack.enter_context(wrapper.no_sync())

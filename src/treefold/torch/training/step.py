@@ -1,4 +1,4 @@
-"""One step of a run on one rank: which micro-batches were added, with what weights, and what was logged."""
+"""One step of a run on one rank: the micro-batches that were added, their weights, and the logged numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Step:
         self._is_broken, self.values = True, {}
 
     def close(self, index: int, *, words: int, weight: Any, is_surplus: bool) -> None:
-        """End a micro-batch, whose gradients were added with this weight, also given in units of 2**-64."""
+        """End a micro-batch after its gradients were added with ``weight``; ``words`` is that in units of 2**-64."""
         if self.values:
             self._log.add(self.values, weight=weight)
         self._counts[index] += not is_surplus
@@ -64,7 +64,7 @@ class Step:
         self._is_broken = False
 
     def agree(self, used: list[bool], group: Group | None) -> tuple[HostArray, int, dict[str, float]]:
-        """Return what all ranks have together; all of them call.
+        """Join the records of all ranks; all of them call.
 
         Args:
             used: The parameters that this rank has used.
