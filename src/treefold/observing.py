@@ -36,7 +36,7 @@ _DIGITS = 16
 
 
 class Observer:
-    """Whether calls are observed. The fast path reads ``is_on`` and pays for nothing else while it is False."""
+    """The switch for observed calls. The fast path reads ``is_on``, and pays for nothing else while it is False."""
 
     def __init__(self) -> None:
         """Start off."""
@@ -103,7 +103,7 @@ def observed(run: Callable[_Given, _Result], words: str) -> Callable[_Given, _Re
     return call
 
 
-#: By the identity of a plan, which the entry keeps alive: what ``words_of`` says of it.
+#: The words for a plan, by its identity. The entry holds the plan, so that no other can get the same identity.
 _words: BoundedCache[int, tuple[Plan, str]] = BoundedCache(64)
 
 
