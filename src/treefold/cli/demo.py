@@ -82,9 +82,9 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     """Train on 1, 2 and 3 ranks and compare the bits; then on 3 devices, with treefold and with TensorFlow's rule.
 
     The first part needs PyTorch: with treefold a training has one SHA-256 on any number of ranks, beside DDP on gloo.
-    --ranks runs it alone; --devices, --ops, --num-packs or --shuffle run the second part alone. TensorFlow's rule is
-    written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit code 0 means that all
-    checks hold, 1 that one does not.
+    The option --ranks runs it alone; --devices, --ops, --num-packs or --shuffle run the second part alone. TensorFlow's
+    rule is written in NumPy, so that TensorFlow is not needed. The second part also compares the speed with that of a
+    NumPy loop. Exit code 0 means that all checks hold, 1 that one does not.
     """
     of_devices = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--shuffle": shuffle or None}
     given = [name for name, value in {**of_devices, "--report": report}.items() if value is not None]
@@ -101,8 +101,8 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     train, test = training.load_split_digits()
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
 
-    # BLAS gets one thread: for matrices this small more threads wait for each other longer than they work (measured on
-    # two busy cores: training alone took 0.2 s with one thread, 0.2 s to 7 s with two).
+    # BLAS gets one thread: for matrices this small, more threads wait for each other longer than they work. On two busy
+    # cores training alone took 0.2 s with one thread, and 0.2 s to 7 s with two.
     course, parts = Course(train, devices or _DEVICES, steps or _STEPS, seed, shuffle), list[Part]()
     with threadpool_limits(1, user_api="blas"):
         if connect:

@@ -1,8 +1,9 @@
 """One training on any number of ranks, as ``treefold demo --ranks`` runs it: exactly, and as most programs do.
 
-Every rank is a process of this host. It trains a small network on real digits twice, from the same parameters, on the
-same micro-batches with the same dropout: in ``MicroBatches``, and with gradients that accumulate in ``.grad``, are
-summed over ranks by DistributedDataParallel on gloo, and clipped by PyTorch. Only the rounding of sums differs.
+Every rank is a process of this host. Each trains a small network on real digits twice, from the same parameters, on the
+same micro-batches with the same dropout. The first training uses ``MicroBatches``. In the second, gradients accumulate
+in ``.grad``, DistributedDataParallel sums them over ranks on gloo, and PyTorch clips them. Only the rounding of sums
+differs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Trained(NamedTuple):
 
 
 def train_on(ranks: int, train: Examples, steps: int, seed: int) -> tuple[list[Trained], list[Trained]]:
-    """Train on so many processes; return what each of them has, with treefold, and as usual."""
+    """Train on ``ranks`` processes; return the result of each one with treefold, and of each one as usual."""
     # Ranks are forked from a process that has imported what takes seconds, and has done nothing else.
     multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
