@@ -29,7 +29,7 @@ PRINTS = {
     "keras_training": ["2 ranks, ", "all ranks hold the same bits: True"],
     "measure_machine": ["8192 KiB each:", "memory of 4 results: 32.0 MiB in use", "32.0 MiB kept for the next call"],
     "merge_ranks": [
-        "ranks averaged 200 checkpoints, each in 66 KiB of memory",
+        "ranks averaged 200 checkpoints, each in 40 KiB of memory",
         "all ranks hold the same bits: True",
         "they are the bits of one process that adds all: True",
     ],

@@ -22,6 +22,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from treefold.cli.training import Examples
+from treefold.files import write_atomically
 from treefold.torch import MicroBatches
 from treefold.torch.training.generators import seeded
 
@@ -54,7 +55,7 @@ def _train_rank(rank: int, ranks: int, folder: str, train: Examples, steps: int,
     torch.set_num_threads(1)  # on every number of ranks, because a product's bits may depend on it
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     found = [_train(train_step, train, steps, seed) for train_step in (step_exactly, step_as_usual)]
-    Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    write_atomically(Path(folder, f"{rank}.json"), json.dumps(found))
     distributed.destroy_process_group()
 
 
