@@ -27,9 +27,7 @@ struct Block {
 
 bool is_half(Dtype dtype) { return dtype == Dtype::float16 || dtype == Dtype::bfloat16; }
 
-std::size_t block_bytes(Dtype dtype) {
-  return partial_length * (is_half(dtype) ? 4 : dtype == Dtype::float64 ? 16 : 8);
-}
+std::size_t block_bytes(Dtype dtype) { return partial_length * (is_half(dtype) ? 4 : dtype == Dtype::float64 ? 16 : 8); }
 
 void read(const PartialLoops& loops, Dtype dtype, const void* row, std::size_t begin, std::size_t count, double* values) {
   const auto* const start = static_cast<const char*>(row) + begin * element_bytes[static_cast<int>(dtype)];

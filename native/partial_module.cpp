@@ -306,8 +306,8 @@ void define_partials(nb::module_& module) {
   module.def("finish_partial", &finish, nb::arg("partial"), nb::arg("starts"), nb::arg("offsets"), nb::arg("dtype"),
              nb::arg("level"), nb::arg("high"), nb::arg("low"), nb::arg("words"), nb::arg("exponent"),
              "Divide by high + low, or by words * 2**(exponent - 64), and round once, into memory at addresses.");
-  module.def("write_partial_message", &write_message, nb::arg("starts"), nb::arg("factors"), nb::arg("dtype"),
-             nb::arg("level"), nb::arg("length"), nb::arg("message"),
+  module.def("write_partial_message", &write_message, nb::arg("starts"), nb::arg("factors"), nb::arg("dtype"), nb::arg("level"),
+             nb::arg("length"), nb::arg("message"),
              "Add contributions at addresses, each times its weight, and write their exact sums into a message.");
   module.def("fold_partial_messages", &fold_messages, nb::arg("starts"), nb::arg("factors"), nb::arg("messages"),
              nb::arg("dtype"), nb::arg("level"), nb::arg("length"), nb::arg("result"), nb::arg("high"), nb::arg("low"),
