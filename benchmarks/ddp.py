@@ -170,7 +170,7 @@ def measure(ranks: int, rounds: int, work: str = "ddp") -> list[list[str]]:
 
 
 def measure_on_hosts(mbit: int, each: int, rounds: int) -> list[list[str]]:
-    """Return the rows of DDP on two emulated hosts, with so many ranks each, behind cables of ``mbit`` Mbit/s."""
+    """Return the rows of DDP on two emulated hosts, each with ``each`` ranks, behind cables of ``mbit`` Mbit/s."""
     sys.path.append(str(Path(__file__).parents[1] / "tools"))
     from lab import Lab, launch, star  # noqa: PLC0415 - tools, for this alone
 

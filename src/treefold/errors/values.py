@@ -66,13 +66,17 @@ _CAUSES = (
 
 
 class NotReproducibleError(TreefoldError, AssertionError):
-    """A training whose bits are not those of another rank, or of another number of ranks."""
+    """A training has other bits on another rank, or on another number of ranks."""
 
     @classmethod
     def between(cls, where: str, known: Mapping[str, object], found: Mapping[str, object]) -> Self | None:
-        """Name the first thing that differs, how many others do, and the usual causes; return None if nothing does.
+        """Return an error that names the first thing that differs, and the usual causes; None if nothing differs.
 
-        ``where``: what differs from what, such as "Micro-batch 0 differs on rank 1 from rank 0".
+        Args:
+            where: The beginning of the sentence, such as "Micro-batch 0 differs on rank 1 from rank 0".
+            known: Digests by name.
+            found: The digests to compare with them.
+
         """
         names = [name for name in {**known, **found} if known.get(name) != found.get(name)]
         if not names:

@@ -47,7 +47,7 @@ def exact_reduce_scatter(
     """Add up what all ranks have for each of them: the exact value, rounded once; AVG divides before it rounds.
 
     Contributions travel by ``all_to_all_single`` of the group that there is (gloo, NCCL, ...), as many bytes as a ring
-    sends, and are added where the tensors lie. It takes memory for a second ``input``.
+    sends, and are added where the tensors lie. The call needs memory for a second ``input``.
 
     Source: ``torch.distributed.reduce_scatter_tensor``.
 
