@@ -1,13 +1,14 @@
 """Sums of ranks: the contributions, the result on each rank, and that of one process."""
 
 import hashlib
+from unittest import mock
 
 import numpy as np
 import partial_cases
 
 import treefold
 from treefold.backends.numpy_partial import Factor
-from treefold.partials import Mean
+from treefold.partials import Mean, partial_sum
 from treefold.partials.partial_sum import PartialSum, Pieces, add_scattered
 
 #: Values that all ranks add together; 12 so that 1, 2, 3, 4 and 6 ranks have as many each.
@@ -39,13 +40,15 @@ def alone():
 
 
 def mean_over(group):
-    """Add this rank's values, and return the SHA of the result over all ranks, twice: it can be asked again."""
+    """Add this rank's values, and return the SHA of the result over all ranks, by one exchange, and in parts."""
     mean = Mean()
     made, weights = values()
     mean.add(made[0], weight=0)  # ranks may have nothing else
     for number in range(group.rank, VALUES, group.size):
         mean.add(made[number], weight=weights[number])
-    return [sha(mean.result(group=group)) for _ in range(2)]
+    small = sha(mean.result(group=group))
+    with mock.patch.multiple(partial_sum, _SMALL=0, _EXCHANGED=4):  # two parts, of which some ranks have no block
+        return [small, sha(mean.result(group=group))]
 
 
 def scattered_over(group):

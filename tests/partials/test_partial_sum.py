@@ -103,7 +103,9 @@ class TestPartialSum:
         random = np.random.default_rng(5)
         arrays = [partial_cases.hostile(random, "float32", 1000) for _ in range(9)]
         total = partial_cases.in_random_tree(random, "float32", arrays, [partial_cases.ONE] * 9)
-        sent = PartialSum.of_bytes("float32", 1000, total.to_bytes())
+        message = np.concatenate(total.message(0, total.block_count))
+        sent, rest = PartialSum.of_message("float32", 1000, message)
+        assert not rest.size
         assert sent.finish(partial_cases.ONE).tobytes() == total.finish(partial_cases.ONE).tobytes()
 
     def test_agrees_between_the_core_and_numpy(self, monkeypatch):

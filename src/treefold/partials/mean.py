@@ -101,7 +101,7 @@ class _Running:
                 )
             if not words:
                 raise ArgumentError(f"{self._name} has got values of weight 0 only. Add one with a weight above 0.")
-            results = zip(self._examples, self._totals.results(self._op, group), self._totals.forms, strict=True)
+            results = zip(self._examples, self._totals.results(self._op, words, group), self._totals.forms, strict=True)
             return unflatten(self._structure, [like(*result) for result in results])
 
     def state_dict(self) -> dict[str, HostArray]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,8 +27,10 @@ Blocks = npt.NDArray[np.intp]
 
 #: The dtypes that partial sums have.
 REALS = ("float16", "bfloat16", "float32", "float64")
-#: Blocks that ranks exchange at a time: 2 MiB of sums in float64.
-_EXCHANGED = 2048
+#: Blocks that ranks exchange at a time: 4 MiB of sums in float64. As few as ``_SMALL``, 32 KiB, every rank adds whole.
+_EXCHANGED, _SMALL = 4096, 32
+#: Bytes that the floats of a message are aligned to.
+_ALIGNED = 8
 
 
 class Pieces(NamedTuple):
@@ -131,31 +135,17 @@ class PartialSum:
         are_finite[are_whole] = arrays.wholes[arrays.places[blocks[are_whole]], :, -1] & numpy_partial.SPECIAL == 0
         return bool(are_finite[are_inside].all())
 
-    def part(self, begin: int, end: int) -> PartialSum:
-        """Return a copy of some blocks, from number ``begin`` to ``end``."""
-        length = min(self.length, end * LENGTH) - begin * LENGTH
-        part = PartialSum(self.dtype, max(length, 0))
-        arrays, chosen = part._arrays, slice(begin, end)
-        elements = slice(begin * LENGTH, end * LENGTH)
-        arrays.modes[:] = self._arrays.modes[chosen]
-        arrays.sums[:] = self._arrays.sums[elements]
-        arrays.rests = None if self._arrays.rests is None else self._arrays.rests[elements].copy()
-        wholes = np.flatnonzero(arrays.modes == WHOLE)
-        arrays.wholes = self._arrays.wholes[self._arrays.places[chosen][wholes]]
-        arrays.places[wholes] = np.arange(len(wholes))
-        part._used = len(wholes)
-        return part
-
-    def state(self) -> dict[str, HostArray]:
-        """Return the arrays of the sum: ``modes``, ``sums``, ``rests`` of pairs, ``wholes`` of whole numbers."""
-        arrays = self._arrays
-        are_pairs, wholes = arrays.modes == PAIR, np.flatnonzero(arrays.modes == WHOLE)
-        rests = np.zeros((0, LENGTH)) if arrays.rests is None else arrays.rests.reshape(-1, LENGTH)[are_pairs]
+    def state(self, blocks: slice = slice(None)) -> dict[str, HostArray]:
+        """Return the arrays of some blocks: ``modes``, ``sums``, ``rests`` of pairs, ``wholes`` of whole numbers."""
+        arrays, modes = self._arrays, self._arrays.modes[blocks]
+        rests = np.zeros((0, LENGTH))
+        if arrays.rests is not None:
+            rests = arrays.rests.reshape(-1, LENGTH)[blocks][modes == PAIR]
         return {
-            "modes": arrays.modes.copy(),
-            "sums": arrays.sums.reshape(-1, LENGTH)[arrays.modes < WHOLE],
+            "modes": modes.copy(),
+            "sums": arrays.sums.reshape(-1, LENGTH)[blocks][modes < WHOLE],
             "rests": rests,
-            "wholes": arrays.wholes[arrays.places[wholes]],
+            "wholes": arrays.wholes[arrays.places[blocks][modes == WHOLE]],
         }
 
     @classmethod
@@ -186,24 +176,36 @@ class PartialSum:
         made._used = len(wholes)
         return made
 
-    def to_bytes(self) -> HostArray:
-        """Return its state as one array of bytes, for another rank."""
-        return np.concatenate([array.reshape(-1).view(np.uint8) for array in self.state().values()])
+    def message(self, begin: int, end: int) -> list[HostArray]:
+        """Return the state of some blocks, from number ``begin`` to ``end``, as arrays of bytes for another rank."""
+        arrays = self._arrays
+        modes = arrays.modes[begin:end]
+        padding = np.zeros(-modes.size % _ALIGNED, np.uint8)
+        if not modes.any():
+            return [modes, padding, arrays.sums[begin * LENGTH : end * LENGTH].view(np.uint8)]
+        state = self.state(slice(begin, end))
+        return [state.pop("modes"), padding, *(one.reshape(-1).view(np.uint8) for one in state.values())]
 
     @classmethod
-    def of_bytes(cls, dtype: str, length: int, message: HostArray) -> PartialSum:
-        """Return the partial sum that ``to_bytes`` has turned into this message."""
-        arrays = PartialArrays.empty(length, is_wide=dtype == "float64")
-        modes, rest = np.split(message, [len(arrays.modes)])
-        state, at = {"modes": modes}, 0
-        counts = int((modes < WHOLE).sum()), int((modes == PAIR).sum()), int((modes == WHOLE).sum())
-        forms = (np.float64, 1), (np.float64, 1), (np.uint32, arrays.wholes.shape[-1])
-        for name, count, (kind, width) in zip(("sums", "rests", "wholes"), counts, forms, strict=True):
-            shape = (count, LENGTH, width) if kind is np.uint32 else (count, LENGTH)
-            nbytes = count * LENGTH * width * np.dtype(kind).itemsize
-            state[name] = np.frombuffer(rest[at : at + nbytes].tobytes(), kind).reshape(shape)
-            at += nbytes
-        return cls.of_state(dtype, length, state, "a rank's message")
+    def of_message(cls, dtype: str, length: int, message: HostArray) -> tuple[PartialSum, HostArray]:
+        """Return the partial sum at the start of a message, in the message's memory if it can be, and the rest."""
+        blocks, width = -(-length // LENGTH), PartialArrays.empty(0, is_wide=dtype == "float64").wholes.shape[-1]
+        modes, at = message[:blocks], blocks + -blocks % _ALIGNED
+        state = {"modes": modes}
+        counts = [np.count_nonzero(modes < WHOLE), np.count_nonzero(modes == PAIR), np.count_nonzero(modes == WHOLE)]
+        forms = ("sums", np.float64, (LENGTH,)), ("rests", np.float64, (LENGTH,)), ("wholes", np.uint32, (LENGTH, width))
+        for (name, kind, row), count in zip(forms, counts, strict=True):
+            shape = (count, *row)
+            end = at + math.prod(shape) * np.dtype(kind).itemsize
+            state[name], at = message[at:end].view(kind).reshape(shape), end
+        if modes.any():
+            return cls.of_state(dtype, length, state, "a rank's message"), message[at:]
+        made = cls(dtype, 0)
+        made.length = length
+        made._arrays = dataclasses.replace(
+            made._arrays, length=length, modes=modes, sums=state["sums"].reshape(-1), places=np.zeros(blocks, np.uint32)
+        )
+        return made, message[at:]
 
     def _asked(self, blocks: Blocks | None) -> Blocks:
         return np.arange(len(self._arrays.modes)) if blocks is None else blocks
@@ -276,25 +278,11 @@ def _checked(state: Mapping[str, Any], name: str, dtype: Any, shape: tuple[int, 
     return array
 
 
-def reduce_scatter(partial: PartialSum, group: Any) -> PartialSum:
-    """Return the exact sum of all ranks' partial sums in this rank's part of the elements, in order of ranks.
-
-    Nothing is rounded. Parts are whole blocks, so that some may be empty.
-    """
-    ends = [partial.block_count * rank // group.size for rank in range(group.size + 1)]
-    messages = [partial.part(begin, end).to_bytes() for begin, end in itertools.pairwise(ends)]
-    mine = partial.part(ends[group.rank], ends[group.rank + 1])
-    received = exchange(messages, group)
-    for rank, message in enumerate(received):
-        if rank != group.rank:
-            mine.merge(PartialSum.of_bytes(partial.dtype, mine.length, message))
-    return mine
-
-
 def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
     """Return the exact sum of all ranks' partial sums over a divisor, rounded once, whole on every rank.
 
-    Memory beyond the result is bounded: ranks exchange ``_EXCHANGED`` blocks at a time.
+    Memory beyond the result is bounded: ranks exchange ``_EXCHANGED`` blocks at a time, and each adds its part of them.
+    What is small each rank adds whole, in one exchange.
 
     Args:
         partial: This rank's sum; all ranks have the same dtype and length.
@@ -304,13 +292,30 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
     """
     if group is None or group.size == 1:
         return partial.finish(divisor)
+    if partial.block_count <= _SMALL:
+        messages = np.array(group.all_gather(np.concatenate(partial.message(0, partial.block_count))))
+        return _merged(partial.dtype, partial.length, messages).finish(divisor)
     result = np.empty(partial.length, numpy_dtype(partial.dtype))
-    for begin in range(0, partial.block_count, _EXCHANGED):
-        some = partial.part(begin, min(begin + _EXCHANGED, partial.block_count))
-        mine = reduce_scatter(some, group).finish(divisor)
+    for first in range(0, partial.block_count, _EXCHANGED):
+        last = min(first + _EXCHANGED, partial.block_count)
+        ends = [first + (last - first) * rank // group.size for rank in range(group.size + 1)]
+        messages = [partial.message(begin, end) for begin, end in itertools.pairwise(ends)]
+        lengths = [sum(piece.size for piece in message) for message in messages]
+        received = group.all_to_all(np.concatenate([*itertools.chain(*messages)]), lengths=lengths)
+        begin, end = (min(at * LENGTH, partial.length) for at in ends[group.rank : group.rank + 2])
+        mine = _merged(partial.dtype, end - begin, np.asarray(received)).finish(divisor)
         whole = np.asarray(group.all_gather(mine.view(np.uint8)))
-        result[begin * LENGTH : begin * LENGTH + some.length] = whole.view(result.dtype)
+        result[first * LENGTH : last * LENGTH] = whole.view(result.dtype)
     return result
+
+
+def _merged(dtype: str, length: int, messages: HostArray) -> PartialSum:
+    """Return the sum of the partial sums of all ranks, whose messages follow each other."""
+    total = PartialSum(dtype, length)
+    while messages.size:
+        one, messages = PartialSum.of_message(dtype, length, messages)
+        total.merge(one)
+    return total
 
 
 def add_scattered(
@@ -336,11 +341,3 @@ def add_scattered(
         if words:
             partial.add(Pieces.of([part.astype(numpy_dtype(partial.dtype), copy=False)]), Factor(words))
 
-
-def exchange(messages: Sequence[HostArray], group: Any) -> list[HostArray]:
-    """Send ``messages[r]`` to rank r, and return the message of each rank: arrays of bytes, of any lengths."""
-    lengths = np.asarray([message.size for message in messages], np.int64)
-    table = np.asarray(group.all_gather(lengths[None]))
-    received = np.asarray(group.all_to_all(np.concatenate(messages), lengths=lengths.tolist()))
-    ends = np.cumsum(table[:, group.rank])
-    return [part.copy() for part in np.split(received, ends[:-1])]

@@ -126,14 +126,15 @@ class Totals:
             if form.kind == "float" and not self.floats[form.real].is_finite(form.begin, form.begin + form.length)
         ]
 
-    def results(self, op: ReduceOp, group: Any = None) -> list[HostArray | None]:
+    def results(self, op: ReduceOp, words: int, group: Any = None) -> list[HostArray | None]:
         """Return each leaf's exact sum or mean, rounded once, as a flat array; None for leaves that have to be equal.
 
-        With a ``group`` the result covers the sums of all its ranks.
+        Args:
+            op: SUM or MEAN.
+            words: The sum of all weights, of all ranks if there is a group.
+            group: The ranks whose sums the result covers; None: this process alone.
+
         """
-        words = self.words
-        if group is not None:
-            words = sum(int.from_bytes(row.tobytes(), "little") for row in _gather(group, _in_bytes(words)))
         divisor = words if op is ReduceOp.MEAN else ONE
         floats = {dtype: finish_between(partial, divisor, group) for dtype, partial in self.floats.items()}
         wholes = iter(self.wholes)

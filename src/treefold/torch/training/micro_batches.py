@@ -160,7 +160,6 @@ class MicroBatches:
         step = self._begun()
         used, words, self.logged = step.agree(self._gradients.used, self._group)
         self._gradients.write(words, used)
-        self._gradients.begin()
         self.next_step, self._step = step.number + 1, None
         return None if max_norm is None else clip_grad_norm_(self._model.parameters(), max_norm)
 
@@ -207,6 +206,7 @@ class MicroBatches:
         if problem:
             raise ArgumentError(problem)
         compare([("The run", digests(self._model, optimizer, {}, is_state=True))], self._group)
+        self._gradients.begin()
         self._gradients.check_layers()
         found = []
         with restored(self._model):

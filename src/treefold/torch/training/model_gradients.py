@@ -52,7 +52,8 @@ class ModelGradients:
         return [flag for one in self._parts() for flag in one.used]
 
     def begin(self) -> None:
-        """Drop all sums, and look anew at which parameters are trained."""
+        """Drop all sums, and look anew at the layers, and at which parameters are trained."""
+        self._norms = [(name, one) for name, one in self._model.named_modules() if isinstance(one, _NormBase)]
         trained = self._uncut()
         if [*map(id, trained.values())] != [*map(id, self._whole.parameters.values())]:
             self._whole = WholeGradients(trained, self._group)
@@ -124,8 +125,8 @@ class ModelGradients:
             ArgumentError: naming one.
 
         """
-        for name, one in self._model.named_modules():
-            if isinstance(one, _NormBase) and one.training and one.track_running_stats:
+        for name, one in self._norms:
+            if one.training and one.track_running_stats:
                 raise ArgumentError(
                     f"{plain_name(name, self._model)} is a {type(one).__name__} in training mode, which keeps "
                     "statistics from one micro-batch to the next, so that their order shows. Use GroupNorm or "
