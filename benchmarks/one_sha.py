@@ -33,7 +33,6 @@ import treefold.torch
 from treefold.cli.tables import plain_table
 
 _PER_STEP = 24
-_EXAMPLES = 16  # of a micro-batch whose time is taken
 _SMALL = [("plain", n) for n in (1, 2, 3, 5, 8)] + [("ddp", n) for n in (2, 3, 5, 8)]
 _SMALL += [("fsdp", n) for n in (1, 2, 3, 5)] + [("hsdp", n) for n in (4, 6, 10)]
 _LARGE = [("plain", 1), ("fsdp", 3), ("hsdp", 4)]
@@ -190,15 +189,15 @@ def shas(network: str, layout: str, optimizer: str, steps: int, autocast: bool) 
     return {"ours": ours, "loss": loss, "theirs": digests.sha256(made_optimizer)}
 
 
-def times(network: str, layout: str, turns: int) -> dict[str, Any]:
-    """Return the seconds of a step of both, in turns, and the memory of the partial sums in trees of gradients."""
+def times(network: str, layout: str, turns: int, examples: int) -> dict[str, Any]:
+    """Return the seconds of a step of both, in turns."""
     trainings = [
-        micro_batches(*made(network, layout, "adamw"), per_step=4 * distributed.get_world_size(), examples=_EXAMPLES),
+        micro_batches(*made(network, layout, "adamw"), per_step=4 * distributed.get_world_size(), examples=examples),
         usual(
             *made(network, layout, "adamw"),
             is_exact=layout != "fsdp",
             per_step=4 * distributed.get_world_size(),
-            examples=_EXAMPLES,
+            examples=examples,
         ),
     ]
     ratios, took = [], []
@@ -273,6 +272,7 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="5 million parameters, 100 steps")
     parser.add_argument("--times", action="store_true", help="times and memory only")
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--examples", type=int, default=16, help="of a micro-batch whose time is taken (16)")
     options = parser.parse_args()
     if options.large:
         sha_table(_LARGE, "large", "adamw", 100, False)  # noqa: FBT003
@@ -284,7 +284,7 @@ def main() -> None:
     rows = []
     for network in ("transformer", "convolutions"):
         for layout in ("plain", "ddp", "fsdp"):
-            took = ranks(4, "times", network, layout, options.turns)
+            took = ranks(4, "times", network, layout, options.turns, options.examples)
             plain, weighted = (ranks(4, "memory", network, layout, weight) for weight in (1, 1 << 30))
             row = [f"{1e3 * took['ours']:.0f}", f"{1e3 * took['theirs']:.0f}", f"{took['ratio']:.2f}"]
             kept = [f"{each['held']:.2f}, {each['reduce']:.2f}" for each in (plain, weighted)]

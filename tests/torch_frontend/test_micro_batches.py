@@ -192,6 +192,28 @@ class TestStep:
         assert model.weight.grad.tolist() == [[float(np.float32(float(one / 17))) for one in sums]]
         assert trained.logged == {"loss": float(sums[1] / 17)}
 
+    def test_logs_infinities_and_nan(self):
+        _, trained = self.made()
+        for value, weights, expected in (
+            (np.inf, (1, 2, 1), np.inf),
+            (np.nan, (1, 1, 1), np.nan),
+            (np.nan, (1, 0, 1), 2.0),
+        ):
+            for index in trained.mine(0):
+                with trained.micro_batch(0, index, weight=weights[index]):
+                    trained.log(loss=value if index == 1 else 2.0)
+            trained.reduce()
+            assert np.array_equal(trained.logged["loss"], expected, equal_nan=True)
+
+    def test_refuses_other_names_in_the_log(self):
+        _, trained = self.made()
+        trained.mine(0)
+        with trained.micro_batch(0, 0):
+            trained.log(loss=1.0)
+        text = r"^Micro-batch 1 of step 0 has logged \['lost'\], and those before it \['loss'\]\. Log the same names"
+        with pytest.raises(errors.ArgumentError, match=text), trained.micro_batch(0, 1):
+            trained.log(lost=1.0)
+
     def test_without_a_norm_returns_none_and_clips_nothing(self):
         model, trained = self.made(per_step=1)
         trained.mine(0)

@@ -193,10 +193,14 @@ class PartialSum:
         modes, at = message[:blocks], blocks + -blocks % _ALIGNED
         state = {"modes": modes}
         counts = [np.count_nonzero(modes < WHOLE), np.count_nonzero(modes == PAIR), np.count_nonzero(modes == WHOLE)]
-        forms = ("sums", np.float64, (LENGTH,)), ("rests", np.float64, (LENGTH,)), ("wholes", np.uint32, (LENGTH, width))
+        forms = (
+            ("sums", np.float64, (LENGTH,)),
+            ("rests", np.float64, (LENGTH,)),
+            ("wholes", np.uint32, (LENGTH, width)),
+        )
         for (name, kind, row), count in zip(forms, counts, strict=True):
             shape = (count, *row)
-            end = at + math.prod(shape) * np.dtype(kind).itemsize
+            end = at + int(count) * math.prod(row) * np.dtype(kind).itemsize
             state[name], at = message[at:end].view(kind).reshape(shape), end
         if modes.any():
             return cls.of_state(dtype, length, state, "a rank's message"), message[at:]
@@ -299,9 +303,9 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
     for first in range(0, partial.block_count, _EXCHANGED):
         last = min(first + _EXCHANGED, partial.block_count)
         ends = [first + (last - first) * rank // group.size for rank in range(group.size + 1)]
-        messages = [partial.message(begin, end) for begin, end in itertools.pairwise(ends)]
-        lengths = [sum(piece.size for piece in message) for message in messages]
-        received = group.all_to_all(np.concatenate([*itertools.chain(*messages)]), lengths=lengths)
+        sent = [partial.message(begin, end) for begin, end in itertools.pairwise(ends)]
+        lengths = [sum(piece.size for piece in message) for message in sent]
+        received = group.all_to_all(np.concatenate([*itertools.chain(*sent)]), lengths=lengths)
         begin, end = (min(at * LENGTH, partial.length) for at in ends[group.rank : group.rank + 2])
         mine = _merged(partial.dtype, end - begin, np.asarray(received)).finish(divisor)
         whole = np.asarray(group.all_gather(mine.view(np.uint8)))
@@ -340,4 +344,3 @@ def add_scattered(
     for part, words in zip(np.split(received, len(weights)), weights, strict=True):
         if words:
             partial.add(Pieces.of([part.astype(numpy_dtype(partial.dtype), copy=False)]), Factor(words))
-

@@ -153,7 +153,7 @@ class ShardedGradients:
             for one, (begin, length) in zip(self.parameters, self._places(), strict=True):
                 yield one.sharded_param, rows[:, begin : begin + length].tobytes()
 
-    def write(self, words: int, used: HostArray) -> None:
+    def write(self, words: int, used: list[bool]) -> None:
         """Set ``.grad`` of this rank's parts to the mean over all ranks.
 
         Args:

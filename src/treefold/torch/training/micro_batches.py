@@ -131,7 +131,7 @@ class MicroBatches:
         with self._gradients.one_pass(words), seeded(self.seed, step, index):
             yield
         self._gradients.take(weight)
-        begun.close(index, words=words, weight=weight, is_surplus=is_surplus)
+        begun.close(index, words, is_surplus=is_surplus)
 
     def log(self, **values: Any) -> None:
         """Note numbers of this micro-batch, such as its loss; ``logged`` has their means after ``reduce``.

@@ -10,7 +10,6 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from treefold.backends import HostArray
 from treefold.errors import ArgumentError
 from treefold.group import Group
 from treefold.torch.training.digests import digest, names, plain_name
@@ -85,7 +84,7 @@ class ModelGradients:
         found = [pair for one in self._parts() for pair in one.observed()]
         return {f"gradient {known[parameter]}": digest(contents) for parameter, contents in found}
 
-    def write(self, words: int, used: HostArray) -> None:
+    def write(self, words: int, used: list[bool]) -> None:
         """Set ``.grad`` to the means over all ranks.
 
         Args:

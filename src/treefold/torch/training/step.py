@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from typing import NamedTuple
 
 import numpy as np
 
-from treefold.backends import HostArray
 from treefold.errors import ArgumentError
 from treefold.errors.words import short
 from treefold.group import Group
-from treefold.partials import Mean
 
-_WEIGHT_BYTES = 64
+#: Every finite float is a whole number of 2**-1074.
+_UNITS = 1 << 1074
+
+
+class _Record(NamedTuple):
+    """What a rank says of a step: in JSON, one line."""
+
+    is_broken: bool
+    words: int
+    counts: list[int]
+    used: list[bool]
+    sums: dict[str, int]
+    specials: dict[str, float]
 
 
 class Step:
@@ -22,9 +34,10 @@ class Step:
         """Begin with nothing. ``per_step``: the number of its micro-batches, on all ranks together."""
         self.number = number
         self.values: dict[str, float] = {}
-        self._counts = np.zeros(per_step, np.uint8)
-        self._words = 0
-        self._log = Mean()
+        self._counts = [0] * per_step
+        self._words = self._passes = 0
+        self._sums: dict[str, int] = {}  # of what was logged, times its weight, in units of 2**-1138
+        self._specials: dict[str, float] = {}  # of infinities and NaN
         self._is_broken = False
 
     def open(self, number: int, index: int) -> None:
@@ -55,15 +68,24 @@ class Step:
             )
         self._is_broken, self.values = True, {}
 
-    def close(self, index: int, *, words: int, weight: Any, is_surplus: bool) -> None:
-        """End a micro-batch after its gradients were added with ``weight``; ``words`` is that in units of 2**-64."""
-        if self.values:
-            self._log.add(self.values, weight=weight)
+    def close(self, index: int, words: int, *, is_surplus: bool) -> None:
+        """End a micro-batch after its gradients were added with the weight ``words``, in units of 2**-64."""
+        if self._passes and self.values.keys() != self._sums.keys():
+            raise ArgumentError(
+                f"Micro-batch {index} of step {self.number} has logged {short(sorted(self.values))}, and those before "
+                f"it {short(sorted(self._sums))}. Log the same names in every micro-batch."
+            )
+        for name, value in self.values.items():
+            is_finite = math.isfinite(value)
+            numerator, denominator = value.as_integer_ratio() if is_finite else (0, 1)
+            self._sums[name] = self._sums.get(name, 0) + numerator * (_UNITS // denominator) * words
+            self._specials[name] = self._specials.get(name, 0.0) + (0.0 if is_finite or not words else value)
+        self._passes += 1
         self._counts[index] += not is_surplus
         self._words += words
         self._is_broken = False
 
-    def agree(self, used: list[bool], group: Group | None) -> tuple[HostArray, int, dict[str, float]]:
+    def agree(self, used: list[bool], group: Group | None) -> tuple[list[bool], int, dict[str, float]]:
         """Join the records of all ranks; all of them call.
 
         Args:
@@ -75,27 +97,38 @@ class Step:
             logged.
 
         Raises:
-            ArgumentError: the step is not whole, on all ranks.
+            ArgumentError: the step is not whole, or ranks have logged different names; on all ranks.
 
         """
-        weight = np.frombuffer(self._words.to_bytes(_WEIGHT_BYTES, "little"), np.uint8)
-        said = np.asarray([self._is_broken, bool(self._log.count), *used], np.uint8)
-        row = np.concatenate([weight, self._counts, said])[None]
-        rows = row if group is None else np.asarray(group.all_gather(row))
-        weights, counts, flags = np.split(rows, [_WEIGHT_BYTES, _WEIGHT_BYTES + len(self._counts)], axis=1)
-        broken, missing = np.flatnonzero(flags[:, 0]), np.flatnonzero(counts.sum(0) != 1)
-        if broken.size:
-            raise ArgumentError(
-                f"A micro-batch of step {self.number} has failed on rank {broken[0]}. Begin the step anew with "
-                f"mine({self.number}), on all ranks."
-            )
-        if missing.size:
-            raise ArgumentError(
-                f"Micro-batch {missing[0]} of step {self.number} is missing. Compute every one that "
-                f"mine({self.number}) returns, on all ranks, before reduce()."
-            )
-        words = sum(int.from_bytes(one.tobytes(), "little") for one in weights)
+        own = _Record(self._is_broken, self._words, self._counts, used, self._sums, self._specials)
+        records = [own]
+        if group is not None:
+            lines = group.all_gather(np.frombuffer(json.dumps(own).encode() + b"\n", np.uint8))
+            records = [_Record(*json.loads(line)) for line in np.asarray(lines).tobytes().splitlines()]
+        counts = [sum(column) for column in zip(*[one.counts for one in records], strict=True)]
+        for rank, one in enumerate(records):
+            if one.is_broken:
+                raise ArgumentError(
+                    f"A micro-batch of step {self.number} has failed on rank {rank}. Begin the step anew with "
+                    f"mine({self.number}), on all ranks."
+                )
+        for index, count in enumerate(counts):
+            if count != 1:
+                raise ArgumentError(
+                    f"Micro-batch {index} of step {self.number} is missing. Compute every one that "
+                    f"mine({self.number}) returns, on all ranks, before reduce()."
+                )
+        words = sum(one.words for one in records)
         if not words:
             raise ArgumentError(f"All micro-batches of step {self.number} have weight 0. Give one of them more.")
-        logged: dict[str, float] = self._log.result(group=group) if flags[:, 1].any() else {}
-        return np.asarray(flags[:, 2:].any(0)), words, logged
+        for rank, one in enumerate(records):
+            if one.sums.keys() != records[0].sums.keys():
+                raise ArgumentError(
+                    f"Rank {rank} has logged {short(sorted(one.sums))} in step {self.number}, and rank 0 "
+                    f"{short(sorted(records[0].sums))}. Log the same names in every micro-batch."
+                )
+        means = {
+            name: sum(one.specials[name] for one in records) + sum(one.sums[name] for one in records) / (words * _UNITS)
+            for name in records[0].sums
+        }
+        return [any(column) for column in zip(*[one.used for one in records], strict=True)], words, means

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from treefold.backends import HostArray
 from treefold.errors import ArgumentError
 from treefold.group import Group
 from treefold.partials import Mean
@@ -76,7 +75,7 @@ class WholeGradients:
             gradients.append(gradient)
         return gradients
 
-    def write(self, words: int, used: HostArray) -> None:  # noqa: ARG002 - the mean knows its weights
+    def write(self, words: int, used: list[bool]) -> None:  # noqa: ARG002 - the mean knows its weights
         """Set ``.grad`` to the mean over all ranks, of the parameters that are used in any micro-batch of any rank."""
         if self.parameters:
             means = self._mean.result(group=self._group)
