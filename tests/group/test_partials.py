@@ -25,7 +25,16 @@ def test_is_one_sha_on_one_host(ranks, size):
 
 
 @pytest.mark.parametrize(
-    "layout", [((0,), (1,)), ((0, 2), (1,)), ((0, 1), (2, 3)), ((0,), (1, 2), (3,)), ((0, 3), (1, 4), (2, 5))], ids=str
+    "layout",
+    [
+        ((0,), (1,)),
+        ((0, 2), (1,)),
+        ((0, 1), (2, 3)),
+        ((0,), (1, 2), (3,)),
+        ((0, 3), (1, 4), (2, 5)),
+        ((0, 4, 2), (1, 3, 5)),
+    ],
+    ids=str,
 )
 def test_is_one_sha_over_hosts(layout):
     size = sum(map(len, layout))

@@ -29,6 +29,8 @@ Blocks = npt.NDArray[np.intp]
 REALS = ("float16", "bfloat16", "float32", "float64")
 #: Blocks that ranks exchange at a time: 4 MiB of sums in float64. As few as ``_SMALL``, 32 KiB, every rank adds whole.
 _EXCHANGED, _SMALL = 4096, 32
+#: Bytes of an element in most messages, by dtype.
+_ELEMENT_BYTES = {"float16": 8, "bfloat16": 8, "float32": 8, "float64": 16}
 #: Bytes that the floats of a message are aligned to.
 _ALIGNED = 8
 
@@ -298,26 +300,61 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
         return partial.finish(divisor)
     if partial.block_count <= _SMALL:
         messages = np.array(group.all_gather(np.concatenate(partial.message(0, partial.block_count))))
-        return _merged(partial.dtype, partial.length, messages).finish(divisor)
+        return _merged(PartialSum(partial.dtype, partial.length), messages).finish(divisor)
     result = np.empty(partial.length, numpy_dtype(partial.dtype))
     for first in range(0, partial.block_count, _EXCHANGED):
         last = min(first + _EXCHANGED, partial.block_count)
-        ends = [first + (last - first) * rank // group.size for rank in range(group.size + 1)]
-        sent = [partial.message(begin, end) for begin, end in itertools.pairwise(ends)]
-        lengths = [sum(piece.size for piece in message) for message in sent]
-        received = group.all_to_all(np.concatenate([*itertools.chain(*sent)]), lengths=lengths)
-        begin, end = (min(at * LENGTH, partial.length) for at in ends[group.rank : group.rank + 2])
-        mine = _merged(partial.dtype, end - begin, np.asarray(received)).finish(divisor)
-        whole = np.asarray(group.all_gather(mine.view(np.uint8)))
-        result[first * LENGTH : last * LENGTH] = whole.view(result.dtype)
+        mine, blocks = partial, slice(first, last)
+        for peers in _stages(group.rank, group.hosts):
+            mine, blocks = _scattered(mine, blocks, peers, group), slice(None)
+        whole = np.asarray(group.all_gather(mine.finish(divisor).view(np.uint8))).view(result.dtype)
+        for rank in range(group.size):
+            begin, end = first, last
+            for peers in _stages(rank, group.hosts):
+                begin, end = _cut(begin, end, peers, rank)
+            row = result[begin * LENGTH : end * LENGTH]
+            row[:], whole = whole[: row.size], whole[row.size :]
     return result
 
 
-def _merged(dtype: str, length: int, messages: HostArray) -> PartialSum:
-    """Return the sum of the partial sums of all ranks, whose messages follow each other."""
-    total = PartialSum(dtype, length)
+def _stages(rank: int, hosts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the ranks that a rank exchanges partial sums with, stage by stage.
+
+    Ranks of a host add theirs first, so that each host sends one sum. Where hosts have different numbers of ranks, all
+    ranks exchange at once.
+    """
+    [home] = [sorted(host) for host in hosts if rank in host]
+    if len(hosts) == 1 or len(home) == 1 or len({*map(len, hosts)}) > 1:
+        return [sorted(itertools.chain(*hosts))]
+    return [home, sorted(sorted(host)[home.index(rank)] for host in hosts)]
+
+
+def _cut(begin: int, end: int, peers: Sequence[int], rank: int) -> tuple[int, int]:
+    """Return a rank's part of the blocks that some peers share."""
+    at = peers.index(rank)
+    return begin + (end - begin) * at // len(peers), begin + (end - begin) * (at + 1) // len(peers)
+
+
+def _scattered(partial: PartialSum, blocks: slice, peers: Sequence[int], group: Any) -> PartialSum:
+    """Return the sum of the peers' partial sums in this rank's part of some blocks."""
+    begin, end, _ = blocks.indices(partial.block_count)
+    messages = {peer: partial.message(*_cut(begin, end, peers, peer)) for peer in peers}
+    begin, end = _cut(begin, end, peers, group.rank)
+    length = max(min(end * LENGTH, partial.length) - begin * LENGTH, 0)
+    return _merged(PartialSum(partial.dtype, length), _exchanged(messages, group))
+
+
+def _exchanged(messages: Mapping[int, Sequence[HostArray]], group: Any) -> HostArray:
+    """Send messages to some ranks, in pieces; return those that this rank gets, behind each other."""
+    lengths = [sum(piece.size for piece in messages.get(rank, ())) for rank in range(group.size)]
+    joined = np.concatenate([piece for rank in sorted(messages) for piece in messages[rank]])
+    return np.asarray(group.all_to_all(joined, lengths=lengths))
+
+
+def _merged(total: PartialSum, messages: HostArray) -> PartialSum:
+    """Add the partial sums of messages that follow each other, and return the total."""
     while messages.size:
-        one, messages = PartialSum.of_message(dtype, length, messages)
+        one, messages = PartialSum.of_message(total.dtype, total.length, messages)
         total.merge(one)
     return total
 
@@ -330,7 +367,8 @@ def add_scattered(
 ) -> None:
     """Add all ranks' contributions to this rank's part of the elements, each times its rank's weight.
 
-    This is a reduce-scatter that stays partial: it can be called repeatedly, and ``finish`` rounds the sum.
+    This is a reduce-scatter that stays partial: it can be called repeatedly, and ``finish`` rounds the sum. Where that
+    is less than its ranks' contributions, a host sends another host one partial sum of them.
 
     Args:
         partial: The sum of this rank's part.
@@ -340,7 +378,25 @@ def add_scattered(
         group: The ranks; all of them call. None: this process alone.
 
     """
-    received = contributions if group is None else np.asarray(group.all_to_all(contributions))
-    for part, words in zip(np.split(received, len(weights)), weights, strict=True):
+    if group is None:
+        _add_rows(partial, contributions, weights)
+        return
+    home, *columns = _stages(group.rank, group.hosts)
+    if not columns or len(home) * contributions.itemsize <= _ELEMENT_BYTES[partial.dtype]:
+        _add_rows(partial, np.asarray(group.all_to_all(contributions)), weights)
+        return
+    rows, [column] = contributions.reshape(group.size, -1), columns
+    sent = {peer: [rows[rank].view(np.uint8) for rank in _stages(peer, group.hosts)[1]] for peer in home}
+    received = _exchanged(sent, group).view(contributions.dtype).reshape(len(home), len(column), -1)
+    messages = {}
+    for at, rank in enumerate(column):
+        total = partial if rank == group.rank else PartialSum(partial.dtype, partial.length)
+        _add_rows(total, received[:, at].reshape(-1), [weights[peer] for peer in home])
+        messages[rank] = [] if rank == group.rank else total.message(0, total.block_count)
+    _merged(partial, _exchanged(messages, group))
+
+
+def _add_rows(partial: PartialSum, contributions: HostArray, weights: Sequence[int]) -> None:
+    for row, words in zip(np.split(contributions, len(weights)), weights, strict=True):
         if words:
-            partial.add(Pieces.of([part.astype(numpy_dtype(partial.dtype), copy=False)]), Factor(words))
+            partial.add(Pieces.of([row.astype(numpy_dtype(partial.dtype), copy=False)]), Factor(words))
