@@ -24,6 +24,13 @@ class TestCollectives:
         size = len(hosts)
         assert run(collectives.all_reduce_large, size, 50_000, environment=on_hosts(*hosts)) == [True] * size
 
+    def test_have_one_sha_where_hosts_send_exact_partial_sums(self):
+        """Hosts of more than two ranks send these in place of their ranks' values."""
+        expected = run(collectives.exact_sums, 6)
+        assert len({*expected}) == 1
+        for hosts in [(0, 0, 0, 1, 1, 1), (0, 1, 0, 1, 0, 1), (0, 0, 0, 0, 1, 2)]:
+            assert run(collectives.exact_sums, 6, environment=on_hosts(*hosts)) == expected
+
     def test_go_in_parts_where_memory_is_small(self):
         """As on one host, what is written overlaps what is read."""
         environment = {"TREEFOLD_GROUP_BYTES": "8192"}

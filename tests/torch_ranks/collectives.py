@@ -2,12 +2,14 @@
 
 import contextlib
 import datetime as dt
+import hashlib
 import os
 import signal
 import threading
 import warnings
 
 import numpy as np
+import partial_cases
 import torch
 from torch import distributed
 from torch.distributed import ReduceOp
@@ -38,6 +40,24 @@ def all_reduce_large(rank, size, elements):
     tensor = torch.arange(elements, dtype=torch.float64) * 2**rank
     distributed.all_reduce(tensor)
     return bool((tensor == torch.arange(elements, dtype=torch.float64) * (2**size - 1)).all())
+
+
+def exact_sums(rank, size):
+    """Return a hash of sums, means and a scattered sum of hostile values, after which all ranks have the same."""
+    sha = hashlib.sha256()
+    for at, dtype in enumerate((torch.float32, torch.bfloat16, torch.float64)):
+        values = partial_cases.hostile(np.random.default_rng(10 * rank + at), str(dtype)[6:], 1800)
+        given = torch.from_numpy(np.array(values, np.float64)).to(dtype)
+        for op in (distributed.ReduceOp.SUM, distributed.ReduceOp.AVG):
+            tensor = given.clone()
+            distributed.all_reduce(tensor, op)
+            sha.update(tensor.view(torch.uint8).numpy().tobytes())
+        part = torch.empty(1800 // size, dtype=dtype)
+        distributed.reduce_scatter_tensor(part, given)
+        parts = [torch.empty_like(part) for _ in range(size)]
+        distributed.all_gather(parts, part)
+        sha.update(torch.cat(parts).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
 
 
 def all_reduce_together(rank, size):
