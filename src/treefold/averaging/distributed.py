@@ -117,12 +117,6 @@ def read_distributed(
         open_file: Opens a file, and closes it later.
         key: The part of the state that holds the model; None if there is only one.
 
-    Args:
-        folder: Where its ``.metadata`` is.
-        scratch: A directory for tensors that must be put together.
-        open_file: Opens a file and sees to its closing.
-        key: The part of the state that holds the model; None where there is one.
-
     Raises:
         CheckpointError: it is not what PyTorch writes, or pieces overlap or are missing.
 

@@ -343,33 +343,6 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
     Returns:
         What was written, or would be. With ``dry_run`` it may hold differences.
 
-    Args:
-        inputs: Files, folders, indexes of shards, or patterns of their names.
-        output: A file whose ending says its format, or a folder where the first input is one. It appears when it is
-            whole.
-        op: ``"mean"``, ``"sum"``, or ``"combine"``: Σ wᵢ·xᵢ with weights of any sign, not divided.
-        weights: One number per input: text as on the command line, or numbers. A float is its binary value.
-        decay: ``"linear"``, ``"cosine"`` or ``"1-sqrt"``: weights that stand for such a decay of the learning rate.
-        last: How many inputs to take, the last ones by the numbers in their names. A folder alone stands for the
-            checkpoints in it.
-        base: A checkpoint that is subtracted from all inputs before, and added afterwards.
-        key: The mapping that holds the tensors, in files of nested dictionaries; dots between nested names, and a dot
-            alone for the top.
-        strip_prefix: Prefixes to take off the names of tensors.
-        partial: Keep tensors that only some inputs have, averaged over those.
-        only: Patterns of names of tensors to take, as of files: ``"model.layers.*"``.
-        skip: Patterns of names of tensors to leave out.
-        dtype: The dtype of floats in the output, 8-bit floats included: the exact value, rounded to it once.
-        integers: What becomes of integers that differ: ``"mean"``, or ``"first"`` for those of the first input. None:
-            counters are averaged, and others are refused, because they may be codes of a quantized model.
-        max_shard_size: The most bytes of a file of an output folder, as a number or as ``"5GB"``.
-        dry_run: Write nothing.
-        on_start: Called with the number of bytes that will be read.
-        on_bytes: Called with the number of bytes that were read, now and then.
-
-    Returns:
-        What was written, or would be. With ``dry_run`` it may hold differences.
-
     Raises:
         CheckpointError: An input is refused, inputs do not go together, or the output cannot be written.
         ArgumentError: Weights that are no numbers.

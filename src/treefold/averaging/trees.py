@@ -42,13 +42,6 @@ def average(trees: Iterable[T], weights: Weights | None = None) -> T:
     Returns:
         A new tree of the structure of the first.
 
-    Args:
-        trees: Trees of one structure.
-        weights: One number per tree, such as the number of examples that each model has seen.
-
-    Returns:
-        A new tree of the structure of the first.
-
     Raises:
         ArgumentError: No trees; weights that are no numbers; leaves that have no mean and are not equal.
         MismatchError: Structures, shapes or dtypes that differ, naming the place.

@@ -162,6 +162,9 @@ class Group:
             root: The rank that sends its value; 0 by default.
             out: Arrays of this process that take the result, such as ``value`` itself. None: new arrays.
 
+        Returns:
+            The value, with the structure, shapes and dtypes of ``value``; ``out`` if it was given.
+
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
@@ -179,6 +182,9 @@ class Group:
                 ranks, and so are shapes, except for the length along ``axis``.
             axis: The axis to concatenate along; negative numbers count from the end.
             out: Arrays of this process that take the result; ``value`` may be a part of them. None: new arrays.
+
+        Returns:
+            The structure of one replica; along ``axis`` each array is as long as those of all replicas together.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -199,6 +205,9 @@ class Group:
             axis: The axis to concatenate along; negative numbers count from the end.
             out: On ``root`` arrays of this process that take the result; other ranks ignore it. None: new arrays.
 
+        Returns:
+            On ``root`` the structure of one replica, with arrays as long as those of all replicas together; else None.
+
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
@@ -217,6 +226,9 @@ class Group:
             root: The rank that sends, from 0. It keeps the part that no other rank expects.
             axis: The axis to cut along; negative numbers count from the end.
             out: Arrays of this process that take the result. None: new arrays.
+
+        Returns:
+            This rank's part, with the structure, shapes and dtypes of ``value`` on every rank but ``root``.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -237,6 +249,9 @@ class Group:
             lengths: The length along ``axis`` of the part for each rank. Their sum is the length of the arrays there.
                 Each rank gives its own. None: equal parts.
             out: Arrays of this process that take the result, such as ``value`` itself. None: new arrays.
+
+        Returns:
+            The structure of ``value``. Along ``axis`` each array is as long as the parts for this rank together.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -266,6 +281,9 @@ class Group:
                 matter.
             op: A ``ReduceOp`` or its name; the sum by default.
 
+        Returns:
+            The plan. ``print`` shows its steps.
+
         Raises:
             TreefoldError: one of its kinds.
 
@@ -289,6 +307,9 @@ class Group:
             shape: The length of each axis, or one number for a flat array.
             dtype: The dtype of its elements; float32 by default.
 
+        Returns:
+            A NumPy array in row-major order.
+
         Raises:
             SharedMemoryError: there is no memory.
             DtypeError: elements are Python objects.
@@ -309,6 +330,9 @@ class Group:
         Args:
             ranks: The ranks to leave out, by their numbers in this group; not this rank.
             connect_timeout_seconds: How long to wait for the ranks that stay, in seconds; 60 by default.
+
+        Returns:
+            The group of the ranks that stay.
 
         Raises:
             GroupError: others go on without this rank, or nothing can decide which ranks do, as over MPI.

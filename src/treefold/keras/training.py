@@ -310,22 +310,6 @@ def steps(group: Group, batches: Any) -> int:
     Returns:
         A number of batches, the same on all ranks.
 
-    Args:
-        group: the ranks that train together.
-        batches: the number of this rank's batches in an epoch; or its ``tf.data.Dataset``, ``keras.utils.PyDataset`` or
-            PyTorch ``DataLoader``, with batches of one size.
-
-    Returns:
-        A number of batches, the same on all ranks.
-
-    Args:
-        group: the ranks that train together.
-        batches: how many batches this rank has in an epoch; or its ``tf.data.Dataset``, ``keras.utils.PyDataset`` or
-            PyTorch ``DataLoader``, whose batches must be of one size.
-
-    Returns:
-        A number of batches, the same on all ranks.
-
     Raises:
         KerasError: there is no such number: the length is unknown, infinite or 0, the last batch may be smaller, or
             this is an array of samples.

@@ -47,7 +47,7 @@ class CrossDeviceOps(abc.ABC):
     Subclasses choose how dense values are packed and along which trees they travel; this class does everything else. An
     object keeps a bounded cache of plans and nothing else between calls, and may be used from many threads.
 
-    Source: ``tf.distribute.CrossDeviceOps``; README.md lists where treefold differs on purpose.
+    Source: ``tf.distribute.CrossDeviceOps``; docs/migrating.md lists where treefold differs on purpose.
 
     Args:
         accumulate: ``"exact"`` (the default): sums and means are the exact value, rounded once. ``"native"``: additions

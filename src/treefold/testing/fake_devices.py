@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -104,6 +104,9 @@ class FakeBackend(ThroughNumpyBackend):
             data: The contents, anything that ``numpy.array`` accepts; copied.
             device: One of the fake devices.
 
+        Returns:
+            The array.
+
         """
         if device not in self.devices:
             raise ValueError(device)
@@ -131,7 +134,19 @@ class FakeBackend(ThroughNumpyBackend):
         return array.shape, array.dtype.name
 
     def copy_to(self, array: FakeArray, device: str) -> FakeArray:
-        """Copy and record, or fail if this is the copy that is to fail."""
+        """Copy and record.
+
+        Args:
+            array: One of this backend's arrays.
+            device: One of the fake devices.
+
+        Returns:
+            The copy, in new memory.
+
+        Raises:
+            FakeOutOfMemoryError: It is the copy that is to fail.
+
+        """
         if device not in self.devices:
             raise ValueError(device)
         self.copies.append(RecordedCopy(array.device, device, array.data.nbytes))
@@ -142,7 +157,19 @@ class FakeBackend(ThroughNumpyBackend):
     def combine(
         self, arrays: Sequence[FakeArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
     ) -> FakeArray:
-        """Fold and record."""
+        """Fold 1-d arrays of one length and device, in their order, and record.
+
+        Args:
+            arrays: Contributions, or partial folds.
+            fold: The arithmetic.
+            dtype: The dtype of the contributions.
+            divisor: The number of contributions, by which MEAN divides; None while some are missing.
+            result: The dtype of the result.
+
+        Returns:
+            A new array on the same device.
+
+        """
         dtypes = tuple(part.dtype.name for part in self.contents(arrays))
         self.combines.append(RecordedCombine(arrays[0].device, dtypes, result, divisor is not None))
         made: FakeArray = super().combine(arrays, fold, dtype=dtype, divisor=divisor, result=result)
@@ -158,11 +185,26 @@ class FakeBackend(ThroughNumpyBackend):
         return [array.data for array in arrays]
 
     def beside(self, array: FakeArray, made: HostArray) -> FakeArray:
-        """Return an array on the same fake device."""
+        """Return an array on the same fake device.
+
+        Args:
+            array: An array on the device.
+            made: The contents of the new array; not copied.
+
+        Returns:
+            The new array.
+
+        """
         return FakeArray(made, array.device, self)
 
     def assign(self, target: FakeArray, source: FakeArray) -> None:
-        """Write an array into another one on the same device."""
+        """Write an array into another one on the same device.
+
+        Args:
+            target: The array to write.
+            source: The array to read, of the same shape and dtype.
+
+        """
         to, contents = self.contents([target, source])
         self.numpy.assign(to, contents)
 
@@ -180,8 +222,17 @@ class FakeBackend(ThroughNumpyBackend):
         """Return the host memory that emulates the device's."""
         return array.data
 
-    def from_host(self, array: HostArray, device: str) -> FakeArray:
-        """Refuse: only ``cpu:k`` can take over host memory."""
+    def from_host(self, array: HostArray, device: str) -> NoReturn:
+        """Refuse: only ``cpu:k`` can take over host memory.
+
+        Args:
+            array: The host memory.
+            device: A fake device.
+
+        Raises:
+            ValueError: Always.
+
+        """
         raise ValueError(device, array.shape)
 
 
@@ -238,6 +289,9 @@ class RecordingBackend(FakeBackend):
             shape: Its shape.
             dtype: Its dtype, by NumPy's name.
             device: One of the fake devices.
+
+        Returns:
+            The array; its elements are zeros that share one place in memory.
 
         """
         if device not in self.devices:

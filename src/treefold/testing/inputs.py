@@ -32,6 +32,9 @@ def owned(replica: int, shape: tuple[int, ...], dtype: str = "float32") -> Array
         shape: The shape of the result.
         dtype: Its dtype, by NumPy's name.
 
+    Returns:
+        A new array.
+
     >>> owned(3, (2, 4), "int32")
     array([[ 8, 16, 24, 32],
            [40, 48, 56,  8]], dtype=int32)
@@ -49,6 +52,9 @@ def owned_sum(num_replicas: int, shape: tuple[int, ...], dtype: str = "float32")
         num_replicas: The number n of replicas.
         shape: The shape of the result.
         dtype: Its dtype, by NumPy's name.
+
+    Returns:
+        A new array, equal to the sum of ``owned(0, …)`` to ``owned(n - 1, …)``.
 
     >>> owned_sum(3, (4,), "uint8")
     array([ 7, 14, 21, 28], dtype=uint8)
@@ -97,6 +103,9 @@ def mixed_values(seed: int, shape: tuple[int, ...], dtype: str, *, is_finite: bo
         shape: The shape of the result.
         dtype: Its dtype, by NumPy's name.
         is_finite: Whether infinities and NaN are left out.
+
+    Returns:
+        A new array. The same arguments give the same bits.
 
     """
     rng = np.random.default_rng(seed)

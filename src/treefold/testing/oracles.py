@@ -51,6 +51,9 @@ def rounded(value: float | Fraction, dtype: str) -> float:
         value: The number.
         dtype: ``"float16"``, ``"bfloat16"``, ``"float32"`` or ``"float64"``.
 
+    Returns:
+        The rounded number, as a Python float.
+
     >>> rounded(Fraction(1, 3), "bfloat16"), rounded(65520.0, "float16")
     (0.333984375, inf)
     """
@@ -73,6 +76,9 @@ def result_dtype(op: ReduceOp, dtype: str) -> str:
         op: The reduce op.
         dtype: The dtype of the contributions. A MEAN of integers of 32 and 64 bits is float64, of shorter ones float32.
 
+    Returns:
+        The dtype, by NumPy's name.
+
     """
     if op is ReduceOp.MEAN and dtype in INTEGERS:
         return "float64" if dtype in _FLOAT64_MEAN else "float32"
@@ -93,6 +99,9 @@ def fold_arrays(
         op: A ``ReduceOp`` or its name.
         accumulate: ``"exact"``, or ``"native"``: every addition is rounded to the dtype.
         weights: One number per array, for MEAN only; None: all weigh the same.
+
+    Returns:
+        An array of the contributions' shape; of dtype ``result_dtype(op, dtype)``.
 
     """
     op, first = ReduceOp.parse(op), np.asarray(arrays[0])
@@ -118,6 +127,9 @@ def fold_numbers(
         dtype: The dtype of the contributions.
         accumulate: ``"exact"``, or ``"native"``: every addition is rounded to the dtype.
         weights: One number per contribution, for MEAN only; None: all weigh the same.
+
+    Returns:
+        A Python number, rounded to the dtype of the result.
 
     """
     if dtype in COMPLEX:

@@ -112,6 +112,9 @@ class DistributedValues(Generic[T_co]):
             index: The component's index.
             found: The device of each of its leaves, None for host memory.
 
+        Returns:
+            Its canonical name, such as ``"cpu:0"``.
+
         Raises:
             DeviceError: They are several, or not the one that ``devices`` named.
 
@@ -219,6 +222,9 @@ class Mirrored(DistributedValues[T_co]):
             values: The components.
             devices: The canonical name of each component's device.
             plan: The plan that ran; None if there is none.
+
+        Returns:
+            The values, as they are.
 
         """
         mirrored = cls.__new__(cls)  # no __init__: it would look at every component again, in every call

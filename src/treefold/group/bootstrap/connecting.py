@@ -72,6 +72,9 @@ def connect(
         rank: The number of this rank in ``store``, from 0.
         size: The number of ranks in ``store``.
 
+    Returns:
+        The group, with its rank and size. Close it, or use it in a ``with`` block.
+
     Raises:
         ArgumentError: arguments do not go together.
         ConnectError: the other ranks cannot be found, some did not come, or they do not fit together.
