@@ -1,13 +1,18 @@
 """treefold: the exact sum or mean of one value per replica, the same bits in any order and on any number of ranks.
 
 >>> import numpy as np
->>> from treefold import all_reduce
+>>> import treefold
 >>> gradients = [np.float32([1e8, 1]), np.float32([1, 2]), np.float32([-1e8, 3])]
->>> all_reduce(gradients, "mean")[0]
+>>> treefold.all_reduce(gradients, "mean")[0]
+array([0.33333334, 2.        ], dtype=float32)
+>>> mean = treefold.Mean()
+>>> for gradient in reversed(gradients):
+...     mean.add(gradient)
+>>> mean.result()
 array([0.33333334, 2.        ], dtype=float32)
 
-``Mean`` and ``Sum`` add values as they come. ``connect`` makes a ``Group`` of processes with the same calls, and
-``average`` combines checkpoints. ``import treefold`` loads NumPy and no other framework.
+``all_reduce`` takes a list, and ``Mean`` values as they come. ``connect`` makes a ``Group`` of processes with the same
+calls, and ``average`` combines models. ``import treefold`` loads NumPy and no other framework.
 """
 
 import importlib

@@ -1,5 +1,6 @@
-"""The reference has every public name with its arguments, and the site has every page."""
+"""The reference has every public name with its arguments, docstrings of modules run, and the site has every page."""
 
+import doctest
 import enum
 import importlib
 import inspect
@@ -12,6 +13,8 @@ from treefold.cli.app import make_app
 
 PAGES = ROOT / "docs" / "reference"
 MODULES = [f"treefold{room}" for room in ("", ".averaging", ".exact", ".torch", ".tensorflow", ".keras", ".testing")]
+#: What users open by ``help``, beside these.
+OPENED = [*MODULES, "treefold.errors", "treefold.group", "treefold.plan", "treefold.topology"]
 
 
 def described(module):
@@ -63,6 +66,17 @@ class TestReference:
             set(re.findall(r"^\| `treefold (\w+)` ", (PAGES / "command.md").read_text("utf-8"), re.MULTILINE))
             == commands
         )
+
+
+@pytest.mark.parametrize("module", OPENED)
+class TestHelp:
+    def test_begins_with_a_sentence_and_code_that_runs(self, module):
+        opened = importlib.import_module(module)
+        sentence, code = inspect.getdoc(opened).split("\n\n")[:2]
+        assert sentence.endswith(".")
+        assert code.startswith(">>> ")
+        (block,) = doctest.DocTestFinder(recurse=False).find(opened, module, globs={})
+        assert doctest.DocTestRunner().run(block).failed == 0
 
 
 class TestExamples:

@@ -1,5 +1,10 @@
 """Averages of checkpoints and of models in memory: exact, rounded once, and in constant memory for files.
 
+>>> import numpy as np
+>>> from treefold.averaging import average
+>>> average([{"w": np.float32([1, 2])}, {"w": np.float32([3, 6])}], weights=[3, 1])
+{'w': array([1.5, 3. ], dtype=float32)}
+
 ``average_checkpoints`` is the command ``treefold average`` as a function. ``average`` takes pytrees of arrays.
 """
 

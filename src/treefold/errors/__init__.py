@@ -1,5 +1,12 @@
 """Every error that treefold raises on purpose.
 
+>>> import treefold
+>>> try:
+...     treefold.all_reduce([{"bias": 1.0}, {"kernel": 2.0}])
+... except treefold.errors.MismatchError as error:
+...     print(error)
+Replica 1 has nothing at ['bias'] where replica 0 has a value. Every replica must bring the same structure.
+
 ::
 
     TreefoldError

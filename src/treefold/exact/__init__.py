@@ -1,5 +1,12 @@
 """Sums over whole arrays: the exact value, rounded once, the same for any cut, order or number of ranks.
 
+>>> import numpy as np
+>>> import treefold
+>>> print(treefold.exact.sum([np.float32([1e30, 1]), np.float32([-1e30])]))
+1.0
+>>> print(treefold.exact.norm([np.float32([3, 0]), np.float32([4])]))
+5.0
+
 A value is an array or a pytree of arrays, in host memory; all of its elements are added. With ``group``, all ranks of a
 ``Group`` call the same function, each with its part, and get the same bits. The result is a 0-d array of the first
 array's framework. Its dtype is ``dtype``, or the widest of the value's by NumPy's rules, in which 16-bit floats count

@@ -1,4 +1,10 @@
-"""Tools to test reductions, treefold's own and yours: inputs, oracles, fake devices, a suite for backends."""
+"""Tools to test reductions, treefold's own and yours: inputs, oracles, fake devices, a suite for backends.
+
+>>> import treefold
+>>> from treefold.testing import assert_same_bits, owned, owned_sum
+>>> replicas = [owned(replica, (2, 4)) for replica in range(3)]  # replica r brings 2**r times a pattern
+>>> assert_same_bits(treefold.all_reduce(replicas)[0], owned_sum(3, (2, 4)))
+"""
 
 from treefold.errors import ConformanceError, FakeOutOfMemoryError
 from treefold.testing.conformance import CONFORMANCE, Adapter, Case
