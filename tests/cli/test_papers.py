@@ -8,7 +8,7 @@ import pytest
 from treefold.cli import main
 
 ROOT = pathlib.Path(__file__).parents[2]
-PLANNING = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("planning.md", "how/theorem.md"))
+PLANNING = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("planning.md", "how/plans.md"))
 BESIDE_NCCL = re.findall(
     r"^\| `(\w+)`(?:, (\d) GPUs)? \| (\d+ of .*?) \| (.*?) \| (.*?) \| ([\d.]+) \|$", PLANNING, re.MULTILINE
 )
