@@ -21,13 +21,14 @@ from treefold.files import write_atomically
 
 _FORMAT = 1
 _READING = """
-Medians of interleaved rounds, in brackets the quartiles; a ratio is taken within each round, then the median over the
-rounds. **Copy bandwidth**: one `copy_` of all contributions on the same GPU; bytes read and written count for both, and
-in place every contribution is read and written. **The bus**: as many bytes to the GPU and to the host at once, on a
-stream each. What one GPU does is timed by its own clock, between two events around a run of calls; what the host or
-several GPUs take part in, by the host's clock until all is done. **#wrong**: elements of all results that are not, bit
-by bit, what an exact oracle says, before and after the timing; treefold accumulates wide, PyTorch's ways in the dtype.
-GB = 10⁹ bytes.
+Times are medians of interleaved rounds; in brackets the quartiles. A ratio is taken within each round, then the median
+over the rounds. A GPU's own clock times what it does alone, between two events around a run of calls. The host's clock
+times what the host or several GPUs take part in, until all is done. GB = 10⁹ bytes.
+
+**Copy bandwidth**: one `copy_` of all contributions on the same GPU; bytes read and written count for both, and in
+place every contribution is read and written. **The bus**: as many bytes to the GPU and to the host at once, on a stream
+each. **#wrong**: elements of all results that differ from an exact oracle in any bit, before and after the timing;
+treefold accumulates wide, PyTorch's ways in the dtype.
 """
 _DETAILS = ("work", "way", "executor", "time (µs)", "GB/s", "enqueued (µs)", "#wrong")
 _NONE = "-"
