@@ -20,6 +20,12 @@ class Block(NamedTuple):
     text: str
     follows: bool
 
+    @property
+    def file(self) -> str | None:
+        """The name of the file that the block is: a program that a command on the page runs."""
+        name = re.match(r"# (\w+\.py)\n", self.text)
+        return name and name[1]
+
 
 def blocks_of(paper):
     """Return the fenced blocks of a paper, in their order; only blank lines stand before one that follows."""

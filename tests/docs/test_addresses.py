@@ -31,9 +31,12 @@ class TestReadmeOfAPackageIndex:
         links = re.findall(r"\]\(([^)]+)\)", tool.with_absolute_links(paper, ADDRESS, tag))
         assert len(links) == len(re.findall(r"\]\([^)]+\)", paper))
         assert [link for link in links if not link.startswith("https://")] == []
-        assert f"{ADDRESS}/raw/{tag}/docs/pictures/right_numbers.svg" in links
         assert f"{ADDRESS}/tree/{tag}/docs/adr" in links
         assert f"{ADDRESS}/blob/{tag}/docs/start/index.md#without-make" in links
+
+    def test_shows_pictures_as_files(self, tool, tag):
+        made = tool.with_absolute_links("![a](docs/pictures/demo.svg)", ADDRESS, tag)
+        assert made == f"![a]({ADDRESS}/raw/{tag}/docs/pictures/demo.svg)"
 
     def test_keeps_code_and_links_that_lead_elsewhere(self, tool, tag):
         paper = "```python\nf[0](README.md)\n```\n[a](https://example.com) [b](#below)\n"

@@ -15,6 +15,8 @@ LANGUAGES = {"python", "text", "console", "sh", "json", "diff", "", "{toctree}",
 # As in conftest.py: behind TensorFlow, Triton aborts the process. Where a page has its title, a program has this line.
 FIRST_LINE = "with __import__('contextlib').suppress(ImportError): import triton._C.libtriton"
 END_OF_BLOCK = "\x1e"
+#: The programs that pages run, and their modules.
+COMMANDS = {"treefold": "treefold.cli", "torchrun": "torch.distributed.run"}
 
 
 def having(*languages):
@@ -56,6 +58,8 @@ def folder(tmp_path_factory):
     for block in (block for paper in having("json") for block in blocks_of(paper) if block.language == "json"):
         if name := json.loads(block.text).get("name"):
             (top / f"{name}.json").write_text(block.text)
+    for block in (block for paper in having("python") for block in blocks_of(paper) if block.file):
+        (top / block.file).write_text(block.text)
     return top
 
 
@@ -93,7 +97,7 @@ class TestBlocks:
 @pytest.mark.parametrize("paper", having("python"))
 class TestPython:
     def test_runs_and_prints_what_is_shown(self, paper, run, tmp_path):
-        blocks = [block for block in blocks_of(paper) if block.language in {"python", "text"}]
+        blocks = [block for block in blocks_of(paper) if block.language in {"python", "text"} and not block.file]
         lines = [""] * (max(block.line + block.text.count("\n") for block in blocks) + 1)
         lines[0] = FIRST_LINE
         for block in blocks:
@@ -123,9 +127,8 @@ class TestConsole:
             for command in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
                 line, _, shown = command.partition("\n")
                 program, *arguments = shlex.split(line, comments=True)
-                assert program == "treefold"
                 found = [sorted(folder.glob(one)) if "*" in one else [one] for one in arguments]
-                printed = run("-m", "treefold.cli", *(one for some in found for one in some), is_fresh=True)
+                printed = run("-m", COMMANDS[program], *(one for some in found for one in some), is_fresh=True)
                 assert not shown or is_shown(shown, printed), f"{paper}:{block.line} prints\n{printed}"
 
 

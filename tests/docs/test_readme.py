@@ -5,21 +5,35 @@ from papers import PAPERS, ROOT
 
 
 class TestReadme:
-    def test_begins_with_one_idea(self):
-        words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").partition("\n")[2].split())
-        first, second = words.split(". ")[:2]
-        assert first == "treefold combines one value per device into one value on every device that wants it"
-        for part in ("all-reduce", "NumPy", "PyTorch", "JAX", "TensorFlow", "3, 5 and 7", "the same bits"):
-            assert part in second
+    TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
-    def test_says_what_never_ran_before_what_is_promised(self):
-        text = (ROOT / "README.md").read_text(encoding="utf-8")
-        assert (
-            text.index("never run on hardware") < text.index("## What to write instead") < text.index("## What is pro")
+    def test_begins_with_what_it_does_and_a_link_to_the_exceptions(self):
+        first = " ".join(self.TEXT.split("\n\n")[1].split())
+        sentence, *rest = first.split("**", 2)[1:]
+        assert sentence == (
+            "treefold adds gradients, checkpoints and client updates exactly: "
+            "the same bits on 1, 2, 3 or 8 ranks, in any order."
         )
+        assert rest[0].startswith(
+            " A backend for `torch.distributed`, a command for checkpoints, and a library for NumPy, JAX and "
+            "TensorFlow. CPUs; several processes on Linux."
+        )
+        for part in ("PRODUCT", "`per_plan`", "several GPUs", "(docs/how/numbers.md#what-is-not-promised)"):
+            assert part in first
+
+    def test_shows_one_sha_of_treefold_and_as_many_of_gloo_as_rows(self):
+        rows = re.findall(r"^\| (\d+) +\| `(\w{8}…)` \| `(\w{8}…)` ", self.TEXT, re.MULTILINE)
+        ranks, exact, gloo = zip(*rows, strict=True)
+        assert ranks == ("1", "2", "3", "8")
+        assert (len(set(exact)), len(set(gloo))) == (1, 4)
+
+    def test_has_its_sections_in_order(self):
+        sections = re.findall(r"^## (.*)$", self.TEXT, re.MULTILINE)
+        assert sections == ["Who needs it", "Three programs", "Limits", "Try it"]
 
     def test_is_short(self):
-        assert (ROOT / "README.md").read_text(encoding="utf-8").count("\n") <= 90
+        assert self.TEXT.count("\n") <= 90
+        assert max(len(line) for line in self.TEXT.splitlines() if not line.startswith("|")) <= 120
 
 
 class TestPapers:
