@@ -18,8 +18,8 @@ from pathlib import Path
 #: and ``assert_same_training``. ``exact_reduce_scatter`` added 55.
 #: The demo of one SHA (``cli/one_sha.py``, and what shows it) added 120.
 #: Logs and ranges in profilers (``observing.py``) added 115.
-#: Exact partial sums between hosts added 270.
-MAX_TOTAL_LINES = 30_020
+#: Exact partial sums between hosts added 270. Timed calls on values like gradients added 20.
+MAX_TOTAL_LINES = 30_040
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -8,13 +9,14 @@ from written_runs import rows_of_csv, run_of_json
 
 from memory_bench.figures import make_entries, make_figures
 from memory_bench.page import make_page
-from treefold.bench.arrays import Arrays, check_call, count_wrong, fill, new_input, pattern
+from treefold.bench.arrays import Arrays, check_call, count_wrong, fill, make_runner, new_input, pattern
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
 from treefold.bench.limit import best_of, find_fastest, make_loops
 from treefold.bench.results import BaselineRow, Run, WorkRow, rows_to_csv
 from treefold.bench.sweep import Progress, Variant, measure
 from treefold.bench.work import MODELS, PLACEMENTS, Work, shapes_of_size
 from treefold.cli.sizes import parse_size, sweep_sizes
+from treefold.dtypes import INTEGERS
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words
 from treefold.execution import native
@@ -100,6 +102,13 @@ class TestClock:
         readings = iter([1.0, 3.0, 10.0, 15.0])
         assert clocked(lambda: None, lambda: next(readings))(2) == [2.0, 5.0]
 
+    def test_what_comes_before_a_call_is_not_timed(self):
+        now, called = itertools.count(), []
+        clock = functools.partial(next, now)
+        runner = clocked(lambda: called.append("call"), clock, before=lambda: called.append(f"before {clock()}"))
+        assert runner(2) == [1, 1]
+        assert called == ["before 0", "call", "before 3", "call"]
+
     def test_ratios_are_taken_within_rounds(self):
         assert spread_of_ratios(((2.0,), (20.0,), (2.0,)), ((1.0,), (10.0,), (1.0,))) == Spread(2.0, 2.0, 2.0, 2.0)
 
@@ -137,6 +146,34 @@ class TestContents:
     def test_zeros_are_written(self):
         """Pages that were never touched would be read from one page of the system's."""
         assert not new_input(work(), 3, 1, is_zero=True).any()
+
+
+class TestTimedContents:
+    """Calls are timed on values like gradients; in place these are written before each call."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8", "int64", "complex64"])
+    def test_are_like_gradients(self, dtype):
+        arrays = Arrays(work(dtype=dtype, shapes=((50_000,),)))
+        arrays.load_gradients()
+        (column,) = arrays.sources
+        for array, other in itertools.pairwise(column):
+            assert (array != other).any()
+            assert 0.28 < np.mean(array.astype(complex) == 0) < (1 if dtype in INTEGERS else 0.32)
+
+    def test_are_written_before_each_call_in_place(self):
+        one = work(shapes=((1 << 18,),))  # 8 MiB in all
+        arrays = Arrays(one)
+        runner = make_runner(arrays, one)
+        totals = [runner(1) and arrays.sources[0][0].tobytes() for _ in range(2)]
+        assert totals[0] == totals[1]
+        assert any(arrays.sources[0][0])
+
+    def test_stay_zeros_in_small_arrays_in_place(self):
+        one = work(shapes=((1 << 17,),))
+        arrays = Arrays(one)
+        arrays.clear()
+        make_runner(arrays, one)(2)
+        assert not any(arrays.sources[0][0])
 
 
 class TestMeasure:

@@ -2,8 +2,10 @@
 
 Replica r contributes 2**r times a small whole number that depends on the position, so that a wrong sum shows which
 replica was lost or counted twice. Contents repeat after a prime number of positions. The exact oracle, which is slow
-and obvious, computes one period, and every element is compared with it. Timed calls in place run on zeros: 0 is the one
-value that repeated sums and products leave alone, and no processor computes faster with it.
+and obvious, computes one period, and every element is compared with it.
+
+Timed calls run on values like gradients. In place, these are written again before each call. Small arrays in place hold
+zeros instead, which repeated sums and products leave alone: writing them would cool the caches of the other threads.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from treefold.bench.clock import Runner, clocked
 from treefold.bench.work import Work
-from treefold.dtypes import COMPLEX, numpy_dtype
+from treefold.dtypes import COMPLEX, INTEGERS, numpy_dtype
 from treefold.errors import BenchError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.testing import fold_arrays
@@ -23,6 +26,10 @@ from treefold.values import Mirrored, PerReplica
 
 Array = npt.NDArray[Any]
 
+#: The period of values like gradients: a prime that is long beside the core's blocks of 256.
+_LONG_PERIOD = 8209
+#: Contributions of fewer bytes in all hold zeros in place.
+_SMALL_BYTES = 8 << 20
 _PRIMES = (7, 11, 17, 37, 67, 131, 257, 521, 1031)
 #: Above these powers of two a dtype cannot hold the values, or the sum of all of them, any more.
 _MOST_POWERS = {"float16": 8, "bfloat16": 8, "int8": 7, "uint8": 7, "int16": 12, "uint16": 12}
@@ -52,6 +59,15 @@ def pattern(work: Work, replica: int, tensor: int) -> Array:
         values = values - 1j * values
     period_values: Array = values.astype(dtype)
     return period_values
+
+
+def gradients(work: Work, replica: int) -> Array:
+    """Return one period of a contribution like a gradient: 30 % zeros, and, of floats, a scale of its own."""
+    random = np.random.default_rng(replica)
+    values = random.normal(0, 1, _LONG_PERIOD) * random.binomial(1, 0.7, _LONG_PERIOD)
+    scaled = np.abs(20 * values) if work.dtype in INTEGERS else values * 10.0 ** random.uniform(-3, 0)
+    made: Array = scaled.astype(dtype_of(work.dtype))
+    return made
 
 
 def fill(array: Array, period: Array) -> None:
@@ -103,6 +119,7 @@ class Arrays:
         self.work = work
         tensors = range(len(work.shapes))
         self.sources: Columns = [[new_input(work, r, t) for r in range(work.devices)] for t in tensors]
+        self._gradients = [gradients(work, replica) for replica in range(work.devices)]
         self._given: Columns | None = None
 
     def given(self) -> Columns:
@@ -120,10 +137,27 @@ class Arrays:
             for replica, array in enumerate(column):
                 fill(array, pattern(self.work, replica, tensor))
 
+    @property
+    def is_small(self) -> bool:
+        """Whether timed calls in place hold zeros, which they leave as they are."""
+        return self.work.nbytes * self.work.devices < _SMALL_BYTES
+
     def clear(self) -> None:
-        """Fill the contributions with zeros, which repeated reductions in place leave as they are."""
+        """Fill the contributions with zeros."""
         for array in (array for column in self.sources for array in column):
             array[...] = 0
+
+    def load_gradients(self) -> None:
+        """Fill the contributions with values like gradients."""
+        for column in self.sources:
+            for array, period in zip(column, self._gradients, strict=True):
+                fill(array, period)
+
+
+def make_runner(arrays: Arrays, work: Work) -> Runner:
+    """Return the runner that times calls of ``work``; in place, the contributions are written before each one."""
+    is_written = work.placement == "in-place" and not arrays.is_small
+    return clocked(make_call(arrays, work), before=arrays.load_gradients if is_written else lambda: None)
 
 
 def make_call(arrays: Arrays, work: Work) -> Callable[[], list[Mirrored]]:

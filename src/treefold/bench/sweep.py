@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from treefold.bench.arrays import Arrays, check_call, make_call
+from treefold.bench.arrays import Arrays, check_call, make_runner
 from treefold.bench.baselines import Measured
 from treefold.bench.clock import (
     Pace,
@@ -67,12 +67,12 @@ def measure(
     arrays = Arrays(work)
     progress.begin(f"{work.name} {work.dtype}")
     wrong = check_call(arrays, work)
-    calls = {_OURS: clocked(make_call(arrays, work))}
+    calls = {_OURS: make_runner(arrays, work)}
     loops = _prepared_loops(arrays, work)
     # A short work is called several times in a row, so that a round is long beside the clock and the change of turns.
     pace = dataclasses.replace(pace, calls=calls_per_round(min(calls[_OURS](3))))
     for variant in variants:
-        calls[variant.form] = clocked(make_call(arrays, variant.work))
+        calls[variant.form] = make_runner(arrays, variant.work)
     times = interleave(calls | loops, pace, tick=progress.tick)
     beside = [_baseline_row(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
     for baseline in baselines:
@@ -93,10 +93,7 @@ def measure(
 
 def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
     """Prepare the contributions, and return the loops that come near the memory's limit, if there are any."""
-    if work.placement == "in-place":
-        arrays.clear()
-    else:
-        arrays.name_owners()
+    arrays.clear() if work.placement == "in-place" and arrays.is_small else arrays.load_gradients()
     loops = {name: clocked(loop) for name, loop in make_loops(arrays, work).items()}
     return {name: loops[name] for name in find_fastest(loops)} if loops else {}
 
