@@ -94,6 +94,22 @@ class TestBlocks:
         assert [one.line for one in texts if not one.follows or before[one].language != "python"] == []
 
 
+#: The records of decisions and changes are not cut, and two pages have longer items and cells still.
+LONG = {"CHANGELOG.md", "docs/gpus.md", "docs/works.md"}
+
+
+@pytest.mark.parametrize("paper", [paper for paper in PAPERS if paper not in LONG and not paper.startswith("docs/adr")])
+class TestWords:
+    """Paragraphs have at most 90 words, and cells of tables 25."""
+
+    def test_are_not_too_many(self, paper):
+        text = re.sub(r"^```.*?^```$", "", (ROOT / paper).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        parts = [part for part in re.split(r"\n\s*\n|\n(?=\s*(?:- |\d+\. |\|))", text) if not part.startswith("#")]
+        cells = [cell for part in parts if part.startswith("|") for cell in part.split("|")]
+        assert [part for part in parts if len(part.split()) > 90 and not part.startswith("|")] == []
+        assert [cell for cell in cells if len(cell.split()) > 25] == []
+
+
 @pytest.mark.parametrize("paper", having("python"))
 class TestPython:
     def test_runs_and_prints_what_is_shown(self, paper, run, tmp_path):
