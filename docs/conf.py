@@ -117,7 +117,7 @@ BORROWED = {
     "how/code": ("ARCHITECTURE.md",),
     "how/measuring": ("benchmarks/README.md",),
     "how/right-numbers": (newest("right-numbers-*.md"),),
-    "how/host-memory": (newest("20*.md"), newest("exact-*.md")),
+    "how/host-memory": (newest("20*.md"), newest("exact-*.md"), newest("sums-*.md")),
     "how/ranks-measured": (newest("ranks-*.md"), newest("hosts-*.md"), newest("keras-*.md")),
     "how/averaging-measured": (newest("averaging-*.md"),),
     "how/gpus-measured": ("benchmarks/results/gpu-2026-11-26.md",),

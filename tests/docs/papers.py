@@ -1,5 +1,6 @@
 """The pages of the documentation and the papers at the top, and the blocks of code in them."""
 
+import itertools
 import pathlib
 import re
 from typing import NamedTuple
@@ -27,6 +28,12 @@ class Block(NamedTuple):
         return name and name[1]
 
 
+#: What pages need that `make test` does not install, or that is slow to import: `make test-recipes` runs these blocks.
+RECIPES = re.compile(r"^(?:from|import) (?:lightning|accelerate|transformers|flwr|nvflare)\b", re.MULTILINE)
+#: How a program for several ranks begins: it connects, or initialises PyTorch's process group.
+RANKS = re.compile(r"\b(?:treefold\.connect\((?:\)|timeout)|init_process_group\()")
+
+
 def blocks_of(paper):
     """Return the fenced blocks of a paper, in their order; only blank lines stand before one that follows."""
     text = (ROOT / paper).read_text(encoding="utf-8")
@@ -37,6 +44,22 @@ def blocks_of(paper):
         found.append(Block(fence[1], line, fence[2], bool(found) and not between.strip()))
         end = fence.end()
     return found
+
+
+def kind_of(block):
+    """Return how a block of Python is run: as a "recipe", on "ranks", or with the others of its "page"."""
+    code = re.sub(r"#.*", "", block.text)
+    return "recipe" if RECIPES.search(code) else "ranks" if RANKS.search(code) else "page"
+
+
+def programs_of(paper, kind):
+    """Return the blocks of Python that are run in one way, each with the text that it is to print, or None."""
+    blocks = blocks_of(paper)
+    return [
+        (block, after.text if after and after.language == "text" else None)
+        for block, after in itertools.zip_longest(blocks, blocks[1:])
+        if block.language == "python" and kind_of(block) == kind
+    ]
 
 
 def is_shown(shown, printed):

@@ -1,15 +1,18 @@
 """Every block of code on every page runs, and prints what the page shows."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import tempfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
-from papers import PAPERS, ROOT, blocks_of, is_shown
+from papers import PAPERS, ROOT, blocks_of, is_shown, programs_of
 
 LANGUAGES = {"python", "text", "console", "sh", "json", "diff", "", "{toctree}", "{eval-rst}", "{raw} html"}
 # As in conftest.py: behind TensorFlow, Triton aborts the process. Where a page has its title, a program has this line.
@@ -122,16 +125,50 @@ class TestPython:
                 lines[block.line - 1 : end] = block.text.splitlines()  # an error names the line of the page
                 lines[end] = f"print({END_OF_BLOCK!r})"
         script = tmp_path / "page.py"
-        script.write_text("\n".join(lines), encoding="utf-8")
+        written(script, *(block for block, _ in blocks))
         options = {} if re.search(r"\b(torch|tensorflow|keras)\b", script.read_text()) else {"is_fresh": True}
-        printed = iter(run(script, **options).split(END_OF_BLOCK + "\n"))
-        output = ""
-        for block in blocks:
-            if block.language == "python":
-                output = next(printed)
-            else:
-                assert is_shown(block.text, output), f"{paper}:{block.line} prints\n{output}"
-        assert next(printed) == ""
+        *outputs, rest = run(script, **options).split(END_OF_BLOCK + "\n")
+        assert (len(outputs), rest) == (len(blocks), "")
+        for (block, shown), output in zip(blocks, outputs, strict=True):
+            assert shown is None or is_shown(shown, output), f"{paper}:{block.line} prints\n{output}"
+
+
+@pytest.mark.parametrize(
+    ("paper", "program"),
+    [
+        pytest.param(paper, program, id=f"{paper}:{program[0].line}")
+        for paper in PAPERS
+        for program in programs_of(paper, "ranks")
+    ],
+)
+class TestRanks:
+    def test_run_and_print_what_is_shown(self, paper, program, programs, folder, tmp_path):
+        """Two ranks have the variables of torchrun, whose store this process holds."""
+        from torch.distributed import TCPStore  # noqa: PLC0415 - loaded by those who ask
+
+        (block, shown), script = program, tmp_path / "ranks.py"
+        written(script, block)
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+        variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}
+        with contextlib.ExitStack() as files:
+            nothing = files.enter_context(Path(os.devnull).open())
+            outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+            started = [
+                programs.start(
+                    [script],
+                    cwd=folder,
+                    env=os.environ | variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    streams=[nothing.fileno(), output.fileno(), output.fileno()],
+                )
+                for rank, output in enumerate(outputs)
+            ]
+            codes = [rank.wait(60) for rank in started]
+            printed = [output.seek(0) or output.read().decode() for output in outputs]
+        assert codes == [0, 0], printed
+        assert shown is None or is_shown(shown, printed[0].replace(END_OF_BLOCK, "")), (
+            f"{paper}:{block.line}: {printed}"
+        )
 
 
 @pytest.mark.parametrize("paper", having("console"))
@@ -151,7 +188,7 @@ class TestConsole:
 @pytest.mark.parametrize("paper", having("sh"))
 class TestShell:
     def test_names_what_there_is(self, paper, treefold, monkeypatch):
-        """Commands that install, test or measure for long are not run: what they name exists."""
+        """Commands that install, test or measure for long are not run: what they name exists, but for `train.py`."""
         monkeypatch.setenv("COLUMNS", "120")
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         extras = re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
@@ -160,7 +197,7 @@ class TestShell:
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
         for extra in re.findall(r"""["'](?:\.|treefold)\[([\w-]+)\]["']""", text):
             assert extra in extras
-        for path in re.findall(r"\bpython (?!-)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
+        for path in re.findall(r"\bpython (?!-|train\.py)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
             assert (ROOT / path).exists(), path
         for command, options in re.findall(r"\btreefold (\w+)(.*)", text):
             help_ = treefold(command, "--help").out
