@@ -16,14 +16,16 @@ COMPILERS ?= g++,none
 VENV := .venv
 CORE := .venv-core
 DOCS := .venv-docs
+RECIPES := .venv-recipes
 BIN_NAME := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BIN = $(VENV)/$(BIN_NAME)
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 # Twice quiet: errors only, not the warnings of whatever package index is configured.
-INSTALL = $(PIP) install -qq --constraint constraints.txt
+CONSTRAINTS := constraints.txt
+INSTALL = $(PIP) install -qq --constraint $(CONSTRAINTS)
 # A build that fails is to fail here, and not to give a treefold without its native core.
 NATIVE := --config-setting wheel.cmake=true
-INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/group/*)
+INSTALL_INPUTS := pyproject.toml $(wildcard constraints*.txt) CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/group/*)
 NATIVE_FILES := $(wildcard $(addprefix native/,*.cpp *.hpp group/*.cpp group/*.hpp tests/*.cpp tests/*.hpp))
 # Every header is to be read alone, as an editor reads it.
 INCLUDES := 'import nanobind, numpy, sysconfig; \
@@ -46,8 +48,8 @@ BUILD_DOCS := $(DOCS)/$(BIN_NAME)/python -m sphinx -q -E -W --keep-going -b html
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-core test-long test-gpu docs docs-serve check mutants sanitize bench bench-gpu wheel wheels \
-  try-wheels clean
+.PHONY: help demo test test-core test-recipes test-long test-gpu docs docs-serve check mutants sanitize bench bench-gpu \
+  wheel wheels try-wheels clean
 .DELETE_ON_ERROR:
 
 help:
@@ -55,6 +57,7 @@ help:
 	@echo '                 of TensorFlow loses one (DEMO_ARGS="--ranks 1,2,3,5,8 --report demo.html")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-core   run the tests that need NumPy only, in .venv-core: quick to install and to run, for newcomers'
+	@echo 'make test-recipes  run what the pages say of Lightning, Accelerate, transformers and Flower, in .venv-recipes'
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold; then with the other proofs of exact sums'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make docs        build the documentation into build/docs, any warning being an error'
@@ -69,7 +72,7 @@ help:
 	@echo '                 (REPOSITORY=https://... for both: links of the README and URLs of the package lead there)'
 	@echo 'make try-wheels  build a wheel per Python and compiler, each tried in an empty environment'
 	@echo '                 (PYTHONS="python3.12 python3.13" COMPILERS=g++,clang++,none; none: without the native core)'
-	@echo 'make clean       remove .venv, .venv-core, .venv-docs and everything built'
+	@echo 'make clean       remove .venv, .venv-core, .venv-docs, .venv-recipes and everything built'
 	@echo 'All take PYTHON=/path/to/python (3.11 or newer) the first time.'
 
 demo: $(VENV)/.demo
@@ -82,6 +85,12 @@ test: $(VENV)/.test
 test-core $(CORE)/.test-core: BIN := $(CORE)/$(BIN_NAME)
 test-core: $(CORE)/.test-core
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(CORE_TESTS) $(PYTEST_ARGS)
+
+# Flower excludes versions that `make test` runs with.
+test-recipes $(RECIPES)/.recipes: BIN := $(RECIPES)/$(BIN_NAME)
+test-recipes $(RECIPES)/.recipes: CONSTRAINTS := constraints-recipes.txt
+test-recipes: $(RECIPES)/.recipes
+	@$(BIN)/python -m pytest -q tests/docs/recipes.py tests/examples/test_flower.py $(PYTEST_ARGS)
 
 test-long: $(VENV)/.test
 	@TREEFOLD_CASES=full $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
@@ -176,9 +185,9 @@ try-wheels:
 	@$(PYTHON) tools/try_wheels.py --compilers $(COMPILERS) $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) $(CORE) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CORE) $(DOCS) $(RECIPES) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(VENV)/.created $(CORE)/.created $(DOCS)/.created:
+$(VENV)/.created $(CORE)/.created $(DOCS)/.created $(RECIPES)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "treefold needs Python 3.11 or newer, but $(PYTHON) is older. Name another: make PYTHON=python3.12 ...")'
 	@echo 'creating $(@D)'
@@ -200,7 +209,8 @@ $(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.dev $(VENV)/.mutants: $(VENV
 # Environments of one extra each: nothing else can be imported there by accident.
 $(CORE)/.test-core: | $(CORE)/.created
 $(DOCS)/.docs: | $(DOCS)/.created
-$(CORE)/.test-core $(DOCS)/.docs: $(INSTALL_INPUTS)
+$(RECIPES)/.recipes: | $(RECIPES)/.created
+$(CORE)/.test-core $(DOCS)/.docs $(RECIPES)/.recipes: $(INSTALL_INPUTS)
 	@echo 'installing treefold[$(patsubst .%,%,$(@F))] into $(@D) (compiles the native core)'
 	@$(INSTALL) --editable '.[$(patsubst .%,%,$(@F))]'
 	@touch $@
