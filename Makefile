@@ -57,7 +57,7 @@ help:
 	@echo '                 of TensorFlow loses one (DEMO_ARGS="--ranks 1,2,3,5,8 --report demo.html")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-core   run the tests that need NumPy only, in .venv-core: quick to install and to run, for newcomers'
-	@echo 'make test-recipes  run what the pages say of Lightning, Accelerate, transformers and Flower, in .venv-recipes'
+	@echo 'make test-recipes  run what pages say of Lightning, Accelerate, transformers, Flower and NVFlare, in .venv-recipes'
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold; then with the other proofs of exact sums'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make docs        build the documentation into build/docs, any warning being an error'
@@ -90,7 +90,8 @@ test-core: $(CORE)/.test-core
 test-recipes $(RECIPES)/.recipes: BIN := $(RECIPES)/$(BIN_NAME)
 test-recipes $(RECIPES)/.recipes: CONSTRAINTS := constraints-recipes.txt
 test-recipes: $(RECIPES)/.recipes
-	@$(BIN)/python -m pytest -q tests/docs/recipes.py tests/examples/test_flower.py $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q tests/docs/recipes.py tests/examples/test_flower.py tests/examples/test_nvflare.py \
+	  $(PYTEST_ARGS)
 
 test-long: $(VENV)/.test
 	@TREEFOLD_CASES=full $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)

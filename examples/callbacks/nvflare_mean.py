@@ -14,14 +14,18 @@ class ExactAggregationHelper(WeightedAggregationHelper):
         """Add the arrays of one contribution; ``weight`` is its number of steps, for example."""
         with self.lock:
             for name, array in data.items():
-                if self.exclude_vars is None or not self.exclude_vars.search(name):
-                    self.total.setdefault(name, treefold.Mean()).add(array, weight=weight)
-            said = {"contributor_name": contributor_name, "round": contribution_round, "weight": weight}
-            self.history.append(said)
+                if self.exclude_vars is not None and self.exclude_vars.search(name):
+                    self.skipped_keys.add(name)
+                    continue
+                self.total.setdefault(name, treefold.Mean()).add(array, weight=weight)
+                self.key_contribution_counts[name] = self.key_contribution_counts.get(name, 0) + 1
+            entry = {"contributor_name": contributor_name, "round": contribution_round, "weight": weight}
+            self.history.append(entry)
 
     def get_result(self) -> dict[str, Any]:
         """Return the exact mean for each name, and begin again."""
         with self.lock:
             means = {name: mean.result() for name, mean in self.total.items()}
+            self.last_aggregation_stats = self._compute_aggregation_stats()
             self.reset_stats()
         return means

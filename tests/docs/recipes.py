@@ -1,4 +1,4 @@
-"""Programs on pages that need Lightning, Accelerate, transformers or Flower: `make test-recipes` runs this file."""
+"""Programs on pages that need packages of `make test-recipes`, which runs this file."""
 
 import shutil
 import subprocess
