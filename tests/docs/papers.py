@@ -53,12 +53,15 @@ def kind_of(block):
 
 
 def programs_of(paper, kind):
-    """Return the blocks of Python that are run in one way, each with the text that it is to print, or None."""
+    """Return the blocks of Python that are run in one way, each with the text that it is to print, or None.
+
+    Those that are files are run by a command of their page.
+    """
     blocks = blocks_of(paper)
     return [
         (block, after.text if after and after.language == "text" else None)
         for block, after in itertools.zip_longest(blocks, blocks[1:])
-        if block.language == "python" and kind_of(block) == kind
+        if block.language == "python" and not block.file and kind_of(block) == kind
     ]
 
 

@@ -113,17 +113,21 @@ class TestWords:
         assert [cell for cell in cells if len(cell.split()) > 25] == []
 
 
-@pytest.mark.parametrize("paper", having("python"))
+def written(script, *blocks):
+    """Write a program that has each block on the lines that it has on its page, as an error names them."""
+    lines = [""] * (max(block.line + block.text.count("\n") for block in blocks) + 1)
+    lines[0] = FIRST_LINE
+    for block in blocks:
+        end = block.line - 1 + block.text.count("\n")
+        lines[block.line - 1 : end] = block.text.splitlines()
+        lines[end] = f"print({END_OF_BLOCK!r})"
+    script.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("paper", [paper for paper in PAPERS if programs_of(paper, "page")])
 class TestPython:
     def test_runs_and_prints_what_is_shown(self, paper, run, tmp_path):
-        blocks = [block for block in blocks_of(paper) if block.language in {"python", "text"} and not block.file]
-        lines = [""] * (max(block.line + block.text.count("\n") for block in blocks) + 1)
-        lines[0] = FIRST_LINE
-        for block in blocks:
-            if block.language == "python":
-                end = block.line - 1 + block.text.count("\n")
-                lines[block.line - 1 : end] = block.text.splitlines()  # an error names the line of the page
-                lines[end] = f"print({END_OF_BLOCK!r})"
+        blocks = programs_of(paper, "page")
         script = tmp_path / "page.py"
         written(script, *(block for block, _ in blocks))
         options = {} if re.search(r"\b(torch|tensorflow|keras)\b", script.read_text()) else {"is_fresh": True}
