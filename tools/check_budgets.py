@@ -19,7 +19,9 @@ from pathlib import Path
 #: The demo of one SHA (``cli/one_sha.py``, and what shows it) added 120.
 #: Logs and ranges in profilers (``observing.py``) added 115.
 #: Exact partial sums between hosts added 270. Timed calls on values like gradients added 20.
-MAX_TOTAL_LINES = 30_040
+#: Exact sums on a GPU, which are two kernels, added 377.
+#: Partial sums that cross hosts once added 45.
+MAX_TOTAL_LINES = 30_462
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")

@@ -5,7 +5,6 @@ A program of its own: where tests run, Triton interprets kernels instead of comp
 
 import itertools
 import json
-import math
 import re
 import sys
 
@@ -13,8 +12,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from treefold.backends.numpy_exact import FORMATS
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
-from treefold.execution.cuda import kernels, one_device
+from treefold.execution.cuda import exact_kernels, kernels, one_device
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
@@ -35,25 +35,32 @@ KINDS = {
 }
 
 
-def compiled(target, element, op, accumulate="exact", count=8, *, is_plain=True):
-    """Return what Triton makes of the kernel. ``is_plain``: aligned arrays, whole blocks."""
+def compiled(target, kernel, element, op, accumulate="exact", count=8, *, is_plain=True, is_weighted=False):
+    """Return what Triton makes of a kernel, by its name. ``is_plain``: aligned arrays, whole blocks."""
+    fold = Fold(op, accumulate, (1,) * count if is_weighted else None)
+    form = FORMATS.get(element)
     constants = {
         "N": count,
         "D": 2,
         "ELEMENT": element,
         "OP": op.name.lower(),
         "WIDE": accumulate == "exact" or element in INTEGERS,
-        "UP": 2 ** math.ceil(math.log2(count)),
+        "WEIGHTED": is_weighted,
         "BLOCK": one_device._BLOCK,
+        "PART": one_device._PART,
+        "BITS": form and form.bits,
+        "PRECISION": form and form.precision,
         "UNROLLED": count <= kernels.MOST_UNROLLED,
         "ALIGNED": is_plain,
         "FULL": is_plain,
+        **one_device.proof(fold, element, count),
     }
-    kernel = kernels.fold_batch
-    pointers = {"table": "*i64", "blocks": "*i64"}
-    signature = {name: pointers.get(name, "constexpr") for name in kernel.arg_names}
-    divisible = {(place,): [["tt.divisibility", 16]] for place in range(len(pointers))}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=divisible)
+    function = getattr(kernels, kernel, None) or getattr(exact_kernels, kernel)
+    types = {"table": "*i64", "blocks": "*i64", "declined": "*u8", "first": "i32", "count": "i32"}
+    signature = {name: types.get(name, "constexpr") for name in function.arg_names}
+    constants = {name: constants[name] for name in function.arg_names if name not in types}
+    divisible = {(place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind[0] == "*"}
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=divisible)
     return triton.compile(source, target=target, options={"num_warps": one_device._WARPS, "enable_fp_fusion": False})
 
 
@@ -67,14 +74,29 @@ def cases(*, is_full):
         # In a few, every element and every op: all ops of what is converted on the way, and one op of each element.
         if not (is_full or element == "bfloat16" or op is ReduceOp.SUM or (element, op) == ("bool", ReduceOp.MAX)):
             continue
-        yield "Hopper", HOPPER, {"element": element, "op": op}
+        is_proved = one_device.is_proved(Fold(op), element)
+        own = {"kernel": "fold_proved" if is_proved else "fold_batch", "element": element, "op": op}
+        yield "Hopper", HOPPER, own
         if is_full or element == "bfloat16":
-            yield "Hopper", HOPPER, {"element": element, "op": op, "count": 17, "is_plain": False}
+            yield "Hopper", HOPPER, {**own, "count": 17, "is_plain": False}
         if is_full or (element, op) == ("bfloat16", ReduceOp.SUM):
-            yield "Hopper", HOPPER, {"element": element, "op": op, "accumulate": "native"}
-    for name, target in OTHERS.items():
-        for element in elements if is_full else ("bfloat16",):
-            yield name, target, {"element": element, "op": ReduceOp.MAX if element == "bool" else ReduceOp.SUM}
+            yield "Hopper", HOPPER, {**own, "kernel": "fold_batch", "accumulate": "native"}
+        if is_proved:
+            whole = {"kernel": "fold_whole", "is_plain": False}
+            yield "Hopper", HOPPER, {**own, **whole}
+            if op is ReduceOp.MEAN and (is_full or element == "bfloat16"):
+                yield "Hopper", HOPPER, {**own, "count": 3}
+                yield "Hopper", HOPPER, {**own, "is_weighted": True}
+                yield "Hopper", HOPPER, {**own, **whole, "is_weighted": True}
+    yield from of_others(elements if is_full else ("bfloat16",))
+
+
+def of_others(elements):
+    """Yield the same of GPUs but Hopper, one op for each element."""
+    for (name, target), element in itertools.product(OTHERS.items(), elements):
+        op = ReduceOp.MAX if element == "bool" else ReduceOp.MEAN if element in FORMATS else ReduceOp.SUM
+        for kernel in ("fold_proved", "fold_whole") if element in FORMATS else ("fold_batch",):
+            yield name, target, {"kernel": kernel, "element": element, "op": op, "count": 3}
 
 
 def main():

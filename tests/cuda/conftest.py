@@ -6,6 +6,15 @@ import os
 import pytest
 import torch
 
+from treefold.execution.cuda import one_device
+
+
+@pytest.fixture(autouse=True)
+def _large_parts(monkeypatch):
+    """Let the interpreter, whose time goes by operations, fold many elements in each."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(one_device, "_PART", one_device._BLOCK)
+
 
 @pytest.fixture(autouse=True)
 def _needs_triton():

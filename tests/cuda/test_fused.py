@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from wide_reference import fold_block
 
 from treefold import ReduceOp
+from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import REDUCIBLE
 from treefold.errors import GpuError
@@ -100,15 +100,15 @@ def test_what_is_infinite_or_underflows_on_the_way_is_settled(op, dtype):
 
 
 class TestBatch:
-    def test_many_tensors_take_two_launches(self):
-        """Whole blocks in one, the ends of arrays in the other; no packing, and sums that name their owners."""
+    def test_many_tensors_take_three_launches(self):
+        """Whole blocks in one, the ends of arrays in another, what both decline in the third; no packing."""
         shapes = [(), (1,), (1023,), (1024,), (1025,), (0,), (64, 32), (3000,)]
         jobs, targets = [], []
         for shape in shapes:
             sources = [tensor(owned(replica, shape)) for replica in range(5)]
             targets.append([torch.full(shape, -1.0, device=DEVICE) for _ in range(3)])
             jobs.append(DeviceJob("float32", sources, targets[-1]))
-        assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 2
+        assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 3
         for shape, ends in zip(shapes, targets, strict=True):
             for end in ends:
                 assert_same_bits(on_host(end), owned_sum(5, shape))
@@ -136,7 +136,7 @@ class TestBatch:
             targets.append(torch.empty(1024, dtype=getattr(torch, dtype), device=DEVICE))
             sources = [tensor(owned(replica, (1024,), dtype)) for replica in range(4)]
             jobs.append(DeviceJob(dtype, sources, [targets[-1]]))
-        assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 3
+        assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 5
         for job, target in zip(jobs, targets, strict=True):
             assert_same_bits(on_host(target), owned_sum(4, (1024,), job.dtype))
 
@@ -182,11 +182,11 @@ class TestOutOfMemory:
             jobs.append(DeviceJob(dtype, sources, sources))
         uploads = []
 
-        def scarce(table, device):
+        def scarce(table, *place):
             uploads.append(table)
             if len(uploads) == 2:
                 raise torch.OutOfMemoryError
-            return uploaded(table, device)
+            return uploaded(table, *place)
 
         uploaded = one_device._uploaded
         monkeypatch.setattr(one_device, "_uploaded", scarce)
@@ -217,11 +217,13 @@ class TestTables:
     def gpu(self, monkeypatch):
         """Return what the fake device did and is told to do."""
         state = SimpleNamespace(is_capturing=False, stream=1, uploads=0, recorded=[])
-        part = SimpleNamespace(record_stream=lambda stream: state.recorded.append(stream.cuda_stream))
+        part = SimpleNamespace(
+            record_stream=lambda stream: state.recorded.append(stream.cuda_stream), device=self.device
+        )
 
-        def upload(_table, _device):
+        def upload(key, _device, _lengths):
             state.uploads += 1
-            return one_device._Upload(part, [(part, True)], set())
+            return one_device._Upload(key, part, part, 1, set())
 
         monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.is_capturing)
@@ -232,7 +234,9 @@ class TestTables:
         return state
 
     def uploaded(self, number):
-        return one_device._uploaded(((number, number + 64, 1024),), self.device)
+        made = one_device._uploaded(((number, number + 64, 1024),), self.device, (1024,))
+        assert made.use(has_bytes=False) is None
+        return made
 
     def test_are_copied_once(self, gpu):
         """The same tensors find theirs again; memory outlives the work of each stream, which is told of it once."""
@@ -244,8 +248,8 @@ class TestTables:
         assert gpu.recorded == [1, 1, 2, 2, 2, 2]
 
     def test_of_the_same_numbers_in_other_rows_are_others(self, gpu):
-        one_device._uploaded(((1, 2, 3), (4, 5, 6)), self.device)
-        one_device._uploaded(((1, 2), (3, 4), (5, 6)), self.device)
+        one_device._uploaded(((1, 2, 3), (4, 5, 6)), self.device, (3, 6))
+        one_device._uploaded(((1, 2), (3, 4), (5, 6)), self.device, (2, 4, 6))
         assert gpu.uploads == 2
 
     def test_of_graphs_are_kept(self, gpu):

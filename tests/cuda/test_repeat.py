@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from pretended import pretended_gpus
-from wide_reference import fold_block
 
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
+from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, REDUCIBLE
 from treefold.errors import OutputError
@@ -70,6 +70,7 @@ def test_gives_what_the_first_call_gave(op, dtype, gpus, slow_calls):
         slow_calls.clear()
         made = ops.reduce(op, replicas, replicas)
         assert made.plan.executor == "cuda"
+        assert made.plan.guarantee == "exact"
         given = value(gpus, [np.zeros_like(expected)] * COUNT)
         ops.reduce(op, replicas, replicas, out=given)
         if expected.dtype == on_host(replicas[0]).dtype:

@@ -24,6 +24,9 @@ _UNTOUCHED = (
 )
 
 
+_BY_THE_HOST = "weights whose sum has more than 28 bits: contributions are copied to the host, and folded there"
+
+
 class CudaExecutor(Executor):
     """PyTorch's tensors on GPUs: a kernel where all are on one, streams of chunks where they are on several."""
 
@@ -44,6 +47,19 @@ class CudaExecutor(Executor):
         if len(call.devices) > 1 and call.accumulate == "callback":
             return "its streams call no accumulation_fn"
         return "" if gpu_executor(call.devices) == self.name else f"{VARIABLE} does not ask for it"
+
+    def is_exact(self, call: CallSummary) -> bool:
+        """Between replicas on one GPU and its host, by Triton's kernels."""
+        from treefold.execution.cuda import one_device  # noqa: PLC0415 - PyTorch is loaded: these are its tensors
+
+        return _num_gpus(call.devices) == 1 and one_device.has_triton()
+
+    def note(self, call: CallSummary, fold: Fold) -> str:
+        """Return that the host folds, where it does."""
+        from treefold.execution.cuda.one_device import WEIGHT_BITS  # noqa: PLC0415 - as above
+
+        is_long = (fold.divisor or 0).bit_length() > WEIGHT_BITS
+        return _BY_THE_HOST if is_long and call.accumulate == "exact" and self.is_exact(call) else ""
 
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Run it by PyTorch's streams and Triton's kernels.
@@ -85,11 +101,14 @@ def gpu_executor(devices: Collection[str] = ()) -> str:
         ArgumentError: it is set to something else.
 
     """
-    num_gpus = sum(device_type(device) == "gpu" for device in set(devices))
-    asked = os.environ.get(VARIABLE, CudaExecutor.name if num_gpus < 2 else STEP_BY_STEP)  # noqa: PLR2004
+    asked = os.environ.get(VARIABLE, CudaExecutor.name if _num_gpus(devices) < 2 else STEP_BY_STEP)  # noqa: PLR2004
     if asked not in CHOICES:
         raise ArgumentError.setting(asked, '"local" or "cuda"', name=VARIABLE)
     return asked
+
+
+def _num_gpus(devices: Collection[str]) -> int:
+    return sum(device_type(device) == "gpu" for device in set(devices))
 
 
 class NcclExecutor(Executor):

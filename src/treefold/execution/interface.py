@@ -89,6 +89,14 @@ class Executor(abc.ABC):
         """The name of the arithmetic in plans, for executors of host memory; else empty."""
         return ""
 
+    def is_exact(self, call: CallSummary) -> bool:  # noqa: ARG002 - some executors are for some calls
+        """Tell whether it makes sums and means exact, if all contributions to one meet as they are."""
+        return bool(self.kernel)
+
+    def note(self, call: CallSummary, fold: Fold) -> str:  # noqa: ARG002 - as above
+        """Return what a user should know of how it folds, empty if there is nothing."""
+        return ""
+
     @abc.abstractmethod
     def refusal(self, call: CallSummary) -> str:
         """Return why the executor cannot run a call, in words; empty if it can."""

@@ -378,7 +378,7 @@ class CrossDeviceOps(abc.ABC):
             check_devices(part.operand.backend, self._own_devices, self._own_word)
         matches = all(entry.matches for entry in entries)
         call = summarise(entries, fold.manner, self._own_devices)
-        return PlanRequest(
+        request = PlanRequest(
             collective="all_reduce" if matches else "reduce",
             algorithm=repr(self),
             entries=entries,
@@ -389,6 +389,8 @@ class CrossDeviceOps(abc.ABC):
             notes=(*self._notes(call), *([_LONG_WEIGHTS] if fold.are_weights_long else [])),
             asked=self._asked_executor(),
         )
+        note = request.executor.note(call, fold)
+        return dataclasses.replace(request, notes=(*request.notes, note)) if note else request
 
     def _moved(self, collective: str, entry: Entry, options: CommunicationOptions) -> tuple[Plan, Results]:
         """Plan and run a collective that only moves values."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from treefold.calls.entry import Entry
 from treefold.devices import device_type
-from treefold.dtypes import WIDE_INTEGERS, itemsize
+from treefold.dtypes import INTEGERS, WIDE_INTEGERS, itemsize
 from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
 from treefold.fold import Fold
 from treefold.observing import LOG
@@ -108,6 +108,12 @@ class PlanRequest:
         """
         return LOCAL if self.is_walked else choose_executor(self.call, self.asked)
 
+    @cached_property
+    def accumulate(self) -> str:
+        """How contributions are accumulated: wide where exact sums are asked for, and the executor has none."""
+        asked = self.call.accumulate
+        return "wide" if asked == "exact" and not self.executor.is_exact(self.call) else asked
+
     @property
     def is_on_one_memory(self) -> bool:
         """Whether the executor folds each element once: in one memory, a tree would only move it more often."""
@@ -116,7 +122,7 @@ class PlanRequest:
     @property
     def key(self) -> Hashable:
         """The key of the plan in the cache."""
-        how = (self.executor.name, self.call.accumulate, self.policy, self.is_weighted, self.notes)
+        how = (self.executor.name, self.accumulate, self.policy, self.is_weighted, self.notes)
         return (self.collective, self.work, self.paths, self.call.frameworks, *how)
 
 
@@ -142,7 +148,7 @@ def make_plan(request: PlanRequest, router: Router) -> Plan:
     reduced on the router's root of its destinations.
     """
     builder = PlanBuilder(request.work)
-    executor, accumulate = request.executor, request.call.accumulate
+    executor = request.executor
     for note in request.notes:  # what a user should know: a fallback, what is slow
         LOG.warning(note)
     if request.is_on_one_memory:
@@ -158,8 +164,7 @@ def make_plan(request: PlanRequest, router: Router) -> Plan:
         algorithm=request.algorithm,
         executor=executor.name,
         kernel=executor.kernel,
-        # Devices have no exact sums: theirs are accumulated wide.
-        accumulate="wide" if accumulate == "exact" and not executor.kernel else accumulate,
+        accumulate=request.accumulate,
         paths=request.paths,
         notes=request.notes,
     )
@@ -188,8 +193,9 @@ def _add_packs(builder: PlanBuilder, request: PlanRequest, router: Router) -> No
 
 
 def _must_meet(request: PlanRequest, dtype: str) -> bool:
-    """Return whether no partial fold may travel: it would lose bits that weights or integers of 64 bits need."""
-    return request.is_weighted or dtype in WIDE_INTEGERS
+    """Return whether no partial fold may travel: it would lose bits that the fold needs."""
+    is_exact = request.accumulate == "exact" and dtype not in INTEGERS
+    return is_exact or request.is_weighted or dtype in WIDE_INTEGERS
 
 
 def read_topology(value: object) -> Topology | None:

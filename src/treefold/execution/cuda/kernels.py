@@ -3,6 +3,7 @@
 A program folds one block of one array: it reads the block of every contribution, accumulates in registers, and writes
 it to every target, so that in place is safe. Arrays are found through a table of addresses. Where a rule looks odd, the
 reason stands in ``backends/numpy_fold.py``, whose bits these are. No multiplication and addition may be fused.
+Sums and means of floats are exact, and stand in ``exact_kernels``; those of ``accumulate="native"`` are here.
 """
 
 import triton
@@ -12,51 +13,52 @@ import triton.language as tl
 MOST_UNROLLED = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def fold_batch(
     table,
     blocks,
+    first,
     N: tl.constexpr,
     D: tl.constexpr,
     ELEMENT: tl.constexpr,
     OP: tl.constexpr,
     WIDE: tl.constexpr,
-    UP: tl.constexpr,
     BLOCK: tl.constexpr,
     UNROLLED: tl.constexpr,
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ) -> None:
-    """Fold block ``blocks[program]`` = (row of the table, first element).
+    """Fold block ``blocks[first + program]`` = (row of the table, first element).
 
-    A row is N addresses of contributions, D of targets, and the number of elements. ``UP``: the power of two ≥ N.
-    ``ALIGNED``: all addresses are multiples of 16 bytes. ``FULL``: no block reaches beyond its array.
+    A row is N addresses of contributions, D of targets, and the number of elements. ``ALIGNED``: all addresses are
+    multiples of 16 bytes. ``FULL``: no block reaches beyond its array.
     """
-    block = blocks + 2 * tl.program_id(0)
+    block = blocks + 2 * (first + tl.program_id(0))
     row = table + tl.load(block) * (N + D + 1)
     # A promise to the compiler, which needs it for wide loads: the host cuts arrays at multiples of BLOCK.
     at = tl.multiple_of(tl.load(block + 1), BLOCK) + tl.arange(0, BLOCK)
     mask = at < tl.load(row + N + D)
     total = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
-    low, high = _first_bounds(total, OP, WIDE)
+    low = total
+    if WIDE and OP == "product" and total.dtype.is_floating():
+        low = tl.full(total.shape, float("inf"), total.dtype)  # the smallest partial product of no zero: none yet
     if UNROLLED:
         for r in tl.static_range(1, N):
-            total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+            total, low = _step(total, low, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     else:
         for r in range(1, N):
-            total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+            total, low = _step(total, low, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     if OP == "mean":
         total = _divided(total, N)
     # Reads contributions again, and so must come before any target is written: in place, one of them is the other.
-    total = _settled(total, low, row, at, mask, N, ELEMENT, OP, WIDE, UP)
-    if WIDE and ELEMENT == "float64" and OP == "mean":
-        total = tl.where(total < low, low, tl.where(total > high, high, total))
+    if WIDE and OP == "product" and total.dtype.is_floating():
+        total = _settled(total, low, row, at, mask, N, ELEMENT)
     for d in tl.static_range(D):
         _write(row + N + d, at, mask, total, ELEMENT, OP, ALIGNED, FULL)
 
 
 @triton.jit
-def _read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+def read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
     """Read a block of the array whose address stands in the table; whole aligned blocks in the widest loads."""
     address = tl.load(row).to(tl.pointer_type(TYPE))
     if ALIGNED:
@@ -69,15 +71,15 @@ def _read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.con
 
 
 @triton.jit
-def _element(row, at, mask, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+def element(row, at, mask, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
     """Read a block; bfloat16 as float32, whose upper half it is, and float16 as float32."""
     if ELEMENT == "bfloat16":
-        bits = _read(row, at, mask, tl.uint16, ALIGNED, FULL)
+        bits = read(row, at, mask, tl.uint16, ALIGNED, FULL)
         value = (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     elif ELEMENT == "bool":  # any byte but 0 is true
-        value = (_read(row, at, mask, tl.uint8, ALIGNED, FULL) != 0).to(tl.uint8)
+        value = (read(row, at, mask, tl.uint8, ALIGNED, FULL) != 0).to(tl.uint8)
     else:
-        value = _read(row, at, mask, getattr(tl, ELEMENT), ALIGNED, FULL)
+        value = read(row, at, mask, getattr(tl, ELEMENT), ALIGNED, FULL)
         if ELEMENT == "float16":
             value = value.to(tl.float32)
     return value
@@ -95,7 +97,7 @@ def _value(
     FULL: tl.constexpr,
 ):
     """Read a block in the dtype in which it is accumulated."""
-    value = _element(row, at, mask, ELEMENT, ALIGNED, FULL)
+    value = element(row, at, mask, ELEMENT, ALIGNED, FULL)
     if OP != "min" and OP != "max":
         # MIN and MAX round nothing, so they need no wider dtype; sums of 32-bit integers could wrap before they are
         # divided.
@@ -107,19 +109,9 @@ def _value(
 
 
 @triton.jit
-def _first_bounds(total, OP: tl.constexpr, WIDE: tl.constexpr):
-    """Return, of a MEAN, its hull; of a PRODUCT, as ``low``, the smallest partial one of no zero: none yet."""
-    low, high = total, total
-    if WIDE and OP == "product" and total.dtype.is_floating():
-        low = tl.full(total.shape, float("inf"), total.dtype)
-    return low, high
-
-
-@triton.jit
 def _step(
     total,
     low,
-    high,
     row,
     at,
     mask,
@@ -129,15 +121,13 @@ def _step(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Take one more contribution into the fold, and into its bounds."""
+    """Take one more contribution into the fold, and into the bound of a PRODUCT."""
     value = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     combined = _combine(total, value, ELEMENT, OP, WIDE)
-    if WIDE and ELEMENT == "float64" and OP == "mean":
-        low, high = tl.where(value < low, value, low), tl.where(value > high, value, high)
-    elif WIDE and OP == "product" and total.dtype.is_floating():
+    if WIDE and OP == "product" and total.dtype.is_floating():
         size = tl.abs(combined)
         low = tl.where((size < low) & (total != 0) & (value != 0), size, low)
-    return combined, low, high
+    return combined, low
 
 
 @triton.jit
@@ -151,7 +141,7 @@ def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.con
     if not WIDE and ELEMENT == "float16":
         combined = combined.to(tl.float16).to(tl.float32)
     elif not WIDE and ELEMENT == "bfloat16":
-        combined = (_brain(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+        combined = (bfloat16_bits(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     # A loop carries one dtype from turn to turn, whatever the arithmetic has made of it.
     return combined.to(total.dtype)
 
@@ -189,75 +179,43 @@ def _divided(total, N: tl.constexpr):
 
 
 @triton.jit
-def _settled(
-    total,
-    low,
-    row,
-    at,
-    mask,
-    N: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    OP: tl.constexpr,
-    WIDE: tl.constexpr,
-    UP: tl.constexpr,
-):
-    """Repeat the fold of elements that overflowed or underflowed; blocks without such elements skip this."""
-    # x − x is 0 but for infinities and NaN. Only these dtypes have no room above: float16 sums fit float32, float32
-    # float64.
-    if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
-        bad = total - total != 0
-        if tl.max(bad.to(tl.int32)) > 0:
-            total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
-    if WIDE and OP == "product" and total.dtype.is_floating():
-        # The least normal number of each dtype: a partial product below it has lost digits, even if the last factor
-        # made it large again.
-        if total.dtype == tl.float64:
-            bad = (total - total != 0) | (low < 2.2250738585072014e-308)
-        else:
-            bad = (total - total != 0) | (low < 1.1754943508222875e-38)
-        if tl.max(bad.to(tl.int32)) > 0:
-            total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
+def _settled(total, low, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
+    """Repeat the product of elements that overflowed or underflowed; blocks without such elements skip this."""
+    # x − x is 0 but for infinities and NaN. The least normal number of each dtype: a partial product below it has lost
+    # digits, even if the last factor made it large again.
+    if total.dtype == tl.float64:
+        bad = (total - total != 0) | (low < 2.2250738585072014e-308)
+    else:
+        bad = (total - total != 0) | (low < 1.1754943508222875e-38)
+    if tl.max(bad.to(tl.int32)) > 0:
+        total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
     return total
-
-
-@triton.jit
-def _settled_sum(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr, OP: tl.constexpr, UP: tl.constexpr):
-    """Repeat a sum on a smaller scale, on which no sum of finite values overflows: only infinities and NaN stay so."""
-    # A power of two at least as large as N: scaling is exact but for denormals, and N such terms cannot overflow.
-    down = tl.full(total.shape, 1.0 / UP, tl.float64)
-    small = _element(row, at, mask, ELEMENT, False, False).to(tl.float64) * down
-    for r in range(1, N):
-        small = small + _element(row + r, at, mask, ELEMENT, False, False).to(tl.float64) * down
-    if OP == "mean":
-        small = small / tl.full(total.shape, N, tl.float64)
-    return _narrowed(small * tl.full(total.shape, UP, tl.float64), total)
 
 
 @triton.jit
 def _settled_product(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
     """Multiply mantissas and add exponents, which have no bounds."""
-    mantissa, exponent = _frexp(_element(row, at, mask, ELEMENT, False, False).to(tl.float64))
+    mantissa, exponent = _frexp(element(row, at, mask, ELEMENT, False, False).to(tl.float64))
     for r in range(1, N):
-        factor, shift = _frexp(_element(row + r, at, mask, ELEMENT, False, False).to(tl.float64))
+        factor, shift = _frexp(element(row + r, at, mask, ELEMENT, False, False).to(tl.float64))
         mantissa, carry = _frexp(mantissa * factor)
         exponent = exponent + shift + carry
-    return _narrowed(_ldexp(mantissa, exponent), total)
+    product = _ldexp(mantissa, exponent)
+    if total.dtype == tl.float32:
+        product = to_odd_float32(product)
+    return product
 
 
 @triton.jit
-def _narrowed(value, total):
-    """Return float64 values in the dtype of ``total``, such that rounding float32 on to 16 bits is rounding once."""
-    if total.dtype == tl.float64:
-        narrow = value
-    else:
-        near = value.to(tl.float32)
-        back = near.to(tl.float64)
-        bits = near.to(tl.uint32, bitcast=True)
-        # Round to odd: towards zero, then the last bit set, so that no second rounding meets a tie that was none.
-        bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
-        bits = tl.where(back != value, bits | 1, bits)
-        narrow = bits.to(tl.float32, bitcast=True)
-    return narrow
+def to_odd_float32(value):
+    """Return float64 values as float32, rounded to odd, such that rounding them on to 16 bits is rounding once."""
+    near = value.to(tl.float32)
+    back = near.to(tl.float64)
+    bits = near.to(tl.uint32, bitcast=True)
+    # Towards zero, then the last bit set, so that no second rounding meets a tie that was none.
+    bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
+    bits = tl.where(back != value, bits | 1, bits)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -291,7 +249,7 @@ def _power_of_two(exponent):
 
 
 @triton.jit
-def _brain(value):
+def bfloat16_bits(value):
     """Return float32 values as the bits of bfloat16, rounded to nearest even."""
     bits = value.to(tl.uint32, bitcast=True)
     # Ties to even; a carry into the exponent is the right result. A NaN would carry into infinity: its upper half is
@@ -301,7 +259,8 @@ def _brain(value):
 
 
 @triton.jit
-def _put(row, at, mask, block, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+def store(row, at, mask, block, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+    """Write a block to the array whose address stands in the table."""
     address = tl.load(row).to(tl.pointer_type(block.dtype))
     if ALIGNED:
         address = tl.multiple_of(address, 16)
@@ -314,12 +273,12 @@ def _put(row, at, mask, block, ALIGNED: tl.constexpr, FULL: tl.constexpr):
 @triton.jit
 def _write(row, at, mask, total, ELEMENT: tl.constexpr, OP: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
     if ELEMENT == "bfloat16":
-        _put(row, at, mask, _brain(total), ALIGNED, FULL)
+        store(row, at, mask, bfloat16_bits(total), ALIGNED, FULL)
     elif ELEMENT == "float16":
-        _put(row, at, mask, total.to(tl.float16), ALIGNED, FULL)
+        store(row, at, mask, total.to(tl.float16), ALIGNED, FULL)
     elif ELEMENT == "float32":
-        _put(row, at, mask, total.to(tl.float32), ALIGNED, FULL)
+        store(row, at, mask, total.to(tl.float32), ALIGNED, FULL)
     elif OP == "mean" and (ELEMENT == "int8" or ELEMENT == "int16" or ELEMENT == "uint8" or ELEMENT == "uint16"):
-        _put(row, at, mask, total.to(tl.float32), ALIGNED, FULL)
+        store(row, at, mask, total.to(tl.float32), ALIGNED, FULL)
     else:
-        _put(row, at, mask, total, ALIGNED, FULL)
+        store(row, at, mask, total, ALIGNED, FULL)

@@ -14,6 +14,7 @@ import importlib.metadata
 import itertools
 import math
 import operator
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +24,15 @@ import numpy as np
 import torch
 
 from treefold.backends import Row
+from treefold.backends.numpy_exact import FORMATS
+from treefold.backends.torch_memory import on_host
 from treefold.devices import torch_device
-from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
-from treefold.errors import GpuError
+from treefold.dtypes import COMPLEX, FLOATS, HALVES, INTEGERS, REAL, WIDE_INTEGERS
+from treefold.errors import ArgumentError, GpuError
 from treefold.execution.actions import LeafActions, leaf_actions
+from treefold.execution.host_fold import fold_into
 from treefold.execution.interface import Operand, Repeat, Results
-from treefold.fold import Fold, headroom
+from treefold.fold import Fold
 from treefold.keyed import BoundedCache
 from treefold.plan import Plan
 from treefold.plan.actions import buffers_of_leaves
@@ -40,6 +44,13 @@ _LEAST_TRITON = (3, 4)
 #: Elements of a block: 4 KiB of each contribution, at most.
 _BLOCK = 1024
 _WARPS = 4
+#: Elements of a block that the kernel of whole numbers folds at a time, one for each thread; the most of its programs.
+_PART, _MOST_PROGRAMS = 128, 2048
+#: Bits of the sum of weights up to which the kernels fold by weights: products with all but float64 are exact then.
+WEIGHT_BITS = 28
+#: The environment variable that chooses what sums of float32 are proved in, and its values: float32 is for GPUs whose
+#: float64 is slow.
+CERTIFICATE, _CERTIFICATES = "TREEFOLD_GPU_CERTIFICATE", ("float64", "float32")
 #: Tables that are kept on the device: training steps reduce the same gradients.
 _MOST_TABLES = 64
 
@@ -65,6 +76,19 @@ class JobAddresses(NamedTuple):
     targets: tuple[int, ...]
 
 
+class Batch(NamedTuple):
+    """Arrays that one compiled kernel folds: the constants of that, and where they lie.
+
+    ``element``: of complex numbers the dtype of a part. ``is_aligned``: whether all addresses are multiples of 16.
+    """
+
+    element: str
+    count: int
+    num_targets: int
+    is_aligned: bool
+    upload: _Upload
+
+
 def has_triton() -> bool:
     """Tell whether Triton can be used; it is not imported to find out.
 
@@ -85,8 +109,11 @@ def _triton_version() -> tuple[int, int]:
 
 def is_fused(fold: Fold, dtype: str) -> bool:
     """Tell whether ``fold_batch`` serves this fold for contributions of ``dtype``."""
-    if not has_triton() or fold.weights is not None or fold.accumulation_fn is not None:
+    if not has_triton() or fold.accumulation_fn is not None:
         return False
+    if fold.weights is not None:
+        is_float = dtype in FLOATS or dtype in COMPLEX
+        return is_float and fold.accumulate == "exact" and (fold.divisor or 0).bit_length() <= WEIGHT_BITS
     if fold.op is ReduceOp.PRODUCT:
         return dtype not in COMPLEX
     return not (fold.op is ReduceOp.MEAN and dtype in WIDE_INTEGERS)
@@ -106,67 +133,103 @@ def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
         )
         for job in jobs
     ]
-    return fold_rows(rows, fold, jobs[0].sources[0].device)
+    return launch(make_batches(rows, fold, jobs[0].sources[0].device), fold)
 
 
-def fold_rows(rows: Sequence[JobAddresses], fold: Fold, device: Any) -> int:
-    """Fold memory at addresses on a device; the arguments are those of ``fold_batch``, as rows."""
-    # One launch for each kind: number of contributions, of targets and the dtype are constants of the compiled kernel.
+def make_batches(rows: Sequence[JobAddresses], fold: Fold, device: Any) -> list[Batch]:
+    """Return memory at addresses on a device as batches, whose tables are on the device.
+
+    Raises:
+        GpuError: a table is not there yet, and a CUDA graph is being captured.
+
+    """
+    weights = tuple([weight for weight in fold.weights or () if weight])
     groups: dict[tuple[str, int, int, bool], list[tuple[int, ...]]] = {}
     for row in rows:
         if row.length:
-            element, length = row.dtype, row.length
+            element, length, sources = row.dtype, row.length, row.sources
             if element in REAL:
                 element, length = REAL[element], 2 * length
-            addresses = (*row.sources, *row.targets)
+            if fold.weights is not None:  # a weight of 0 leaves its replica out, NaN and all
+                sources = tuple([source for source, weight in zip(sources, fold.weights, strict=True) if weight])
+            addresses = (*sources, *row.targets)
             # One address that is no multiple of 16 leaves a low bit in the union of all.
             is_aligned = functools.reduce(operator.or_, addresses) % 16 == 0
-            key = (element, len(row.sources), len(row.targets), is_aligned)
-            groups.setdefault(key, []).append((*addresses, length))
-    # All tables first: once something is written, nothing may fail for want of memory.
-    tables = [_uploaded(tuple(table), device) for table in groups.values()]
-    for (element, count, num_targets, is_aligned), uploaded in zip(groups, tables, strict=True):
-        for blocks, is_full in uploaded.blocks:
-            form = (count, num_targets, element)
-            _launch(uploaded.table, blocks, form, fold, is_aligned=is_aligned, is_full=is_full)
-    return sum([len(uploaded.blocks) for uploaded in tables])
+            key = (element, len(sources), len(row.targets), is_aligned)
+            groups.setdefault(key, []).append((*addresses, length, *weights))
+    return [
+        Batch(*key, _uploaded(tuple(table), device, tuple([row[key[1] + key[2]] for row in table])))
+        for key, table in groups.items()
+    ]
 
 
-def _launch(
-    table: Any,
-    blocks: Any,
-    form: tuple[int, int, str],
-    fold: Fold,
-    *,
-    is_aligned: bool,
-    is_full: bool,
-) -> None:
-    from treefold.execution.cuda.kernels import MOST_UNROLLED, fold_batch  # noqa: PLC0415 - imports Triton
+def launch(batches: Sequence[Batch], fold: Fold) -> int:
+    """Fold batches, enqueued on the current stream, and return the number of launches."""
+    # All memory first: once something is written, nothing may fail for want of it. Bytes of this call's own: two
+    # streams would race for cached ones.
+    made = [(batch, batch.upload.use(has_bytes=is_proved(fold, batch.element))) for batch in batches]
+    return sum([_launch(batch, declined, fold) for batch, declined in made])
 
-    count, num_targets, element = form
+
+def is_proved(fold: Fold, element: str) -> bool:
+    """Tell whether a fold is the exact value, rounded once, by ``exact_kernels``."""
+    return fold.accumulate == "exact" and fold.op in {ReduceOp.SUM, ReduceOp.MEAN} and element in FLOATS
+
+
+def _launch(batch: Batch, declined: Any, fold: Fold) -> int:
+    from treefold.execution.cuda import exact_kernels, kernels  # noqa: PLC0415 - imports Triton
+
+    table, blocks, num_full = batch.upload.table, batch.upload.blocks, batch.upload.num_full
+    common: dict[str, Any] = {"N": batch.count, "D": batch.num_targets, "OP": fold.op.name.lower(), "BLOCK": _BLOCK}
+    # The host does not fuse either, and the bits are to be the same.
+    common |= {"num_warps": _WARPS, "enable_fp_fusion": False}
+    own = {"ELEMENT": batch.element, "UNROLLED": batch.count <= kernels.MOST_UNROLLED, "ALIGNED": batch.is_aligned}
+    kernel, memory = kernels.fold_batch, (table, blocks)
+    if declined is None:
+        own["WIDE"] = fold.accumulate == "exact" or batch.element in INTEGERS
+    else:
+        common["WEIGHTED"] = fold.weights is not None
+        own |= proof(fold, batch.element, batch.count)
+        kernel, memory = exact_kernels.fold_proved, (table, blocks, declined)
+    launches = 0
     with torch.cuda.device_of(table):
-        fold_batch[(len(blocks),)](
-            table,
-            blocks,
-            N=count,
-            D=num_targets,
-            ELEMENT=element,
-            OP=fold.op.name.lower(),
-            WIDE=fold.accumulate == "exact" or element in INTEGERS,
-            UP=headroom(count),
-            BLOCK=_BLOCK,
-            UNROLLED=count <= MOST_UNROLLED,
-            ALIGNED=is_aligned,
-            FULL=is_full,
-            num_warps=_WARPS,
-            enable_fp_fusion=False,  # the host does not fuse either, and the bits are to be the same
-        )
+        # Whole blocks in a launch of their own: they need no mask, which would keep the loads from being the widest.
+        for first, last, is_full in ((0, num_full, True), (num_full, len(blocks), False)):
+            if first < last:
+                kernel[(last - first,)](*memory, first, **common, **own, FULL=is_full)
+                launches += 1
+        if declined is not None:
+            form, grid = FORMATS[batch.element], (min(len(blocks), _MOST_PROGRAMS),)
+            sizes = {"BITS": form.bits, "PRECISION": form.precision, "PART": _PART}
+            exact_kernels.fold_whole[grid](*memory, len(blocks), **common, **sizes)
+            launches += 1
+    return launches
+
+
+def proof(fold: Fold, element: str, count: int) -> dict[str, Any]:
+    """Return what ``fold_proved`` adds in, and the inverse of its divisor, if that is a power of two."""
+    is_short = element in HALVES or (element == "float32" and certificate() == "float32")
+    is_power = fold.weights is None and not count & (count - 1)
+    inverse = 1.0 if fold.op is ReduceOp.SUM else 1.0 / count if is_power else 0.0
+    return {"ACCUMULATOR": "float32" if is_short and fold.weights is None else "float64", "INVERSE": inverse}
+
+
+def certificate() -> str:
+    """Return the dtype in which sums of float32 are proved exact: what ``TREEFOLD_GPU_CERTIFICATE`` asks for.
+
+    Raises:
+        ArgumentError: it is set to something else.
+
+    """
+    asked = os.environ.get(CERTIFICATE, _CERTIFICATES[0])
+    if asked not in _CERTIFICATES:
+        raise ArgumentError.setting(asked, '"float64" or "float32"', name=CERTIFICATE)
+    return asked
 
 
 @functools.lru_cache(maxsize=_MOST_TABLES)
-def _blocks(lengths: tuple[int, ...], device: Any) -> list[tuple[Any, bool]]:
-    """Return (row, first element) of every block, those that are full and those at the ends of arrays apart."""
-    # Whole blocks in launches of their own: they need no mask, which would keep the loads from being the widest ones.
+def _blocks(lengths: tuple[int, ...], device: Any) -> tuple[Any, int]:
+    """Return (row, first element) of every block, the full ones first, and the number of these."""
     sizes = np.array(lengths)
     whole = sizes // _BLOCK
     rows = np.repeat(np.arange(len(sizes)), whole)
@@ -175,23 +238,40 @@ def _blocks(lengths: tuple[int, ...], device: Any) -> list[tuple[Any, bool]]:
     ends = np.flatnonzero(sizes % _BLOCK)
     full = np.stack([rows, starts * _BLOCK], axis=1)
     rest = np.stack([ends, whole[ends] * _BLOCK], axis=1)
-    found = ((full, True), (rest, False))
-    return [(torch.from_numpy(blocks).to(device), is_full) for blocks, is_full in found if len(blocks)]
+    return torch.from_numpy(np.concatenate([full, rest])).to(device), len(full)
 
 
 @dataclass(slots=True)
 class _Upload:
-    """A table on a device, and the blocks of its arrays, full ones or not; the streams whose work reads them."""
+    """A table on a device, and the blocks of its arrays, of which the first ``num_full`` are full ones.
 
+    ``key``: what it is found by; None on the host. ``streams``: those whose work reads it.
+    """
+
+    key: Any
     table: Any
-    blocks: list[tuple[Any, bool]]
+    blocks: Any
+    num_full: int
     streams: set[int]
 
-    def keep_for(self, stream: Any) -> None:
+    def use(self, *, has_bytes: bool) -> Any:
+        """Keep the memory until work that is enqueued now is done; return a byte for each block, or None."""
+        if self.key is not None:
+            device = self.table.device
+            with torch.cuda.device(device):
+                # A captured graph holds addresses, not references: whatever it reads must stay where it is for as long
+                # as it may run.
+                if torch.cuda.is_current_stream_capturing():
+                    _in_graphs[self.key] = self
+                else:
+                    self._keep_for(torch.cuda.current_stream(device))
+        return torch.empty(len(self.blocks), dtype=torch.uint8, device=self.table.device) if has_bytes else None
+
+    def _keep_for(self, stream: Any) -> None:
         """Keep the memory from being given to others before a stream has done its work with it."""
         if stream.cuda_stream not in self.streams:
             self.streams.add(stream.cuda_stream)
-            for array in (self.table, *(blocks for blocks, _ in self.blocks)):
+            for array in (self.table, self.blocks):
                 # The allocator knows only the stream that memory came from, and would give away what this one reads.
                 array.record_stream(stream)
 
@@ -202,38 +282,31 @@ _uploads: BoundedCache[Any, _Upload] = BoundedCache(_MOST_TABLES)
 _in_graphs: dict[Any, _Upload] = {}
 
 
-def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
-    """Return a table of addresses and lengths, and the blocks of its arrays: the cached ones if there are any.
+def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any, lengths: tuple[int, ...]) -> _Upload:
+    """Return a table of addresses, lengths and weights, and the blocks of its arrays: the cached ones if there are any.
 
     Raises:
         GpuError: they are not, and a CUDA graph is being captured.
 
     """
     if device.type != "cuda":
-        return _Upload(torch.tensor(rows), _blocks(tuple([row[-1] for row in rows]), device), set())
+        return _Upload(None, torch.tensor(rows), *_blocks(lengths, device), set())
     key = (device.index, rows)
-    with torch.cuda.device(device):
-        # A captured graph holds addresses, not references: whatever it reads must stay where it is for as long as it
-        # may run.
-        is_capturing = torch.cuda.is_current_stream_capturing()
-        found = _in_graphs.get(key) or _uploads.get(key)
-        if is_capturing:
-            if found is None:
+    found = _in_graphs.get(key) or _uploads.get(key)
+    if found is None:
+        with torch.cuda.device(device):
+            if torch.cuda.is_current_stream_capturing():
                 raise GpuError(
                     "This reduction would have to copy a table of addresses to the GPU while a CUDA graph is being "
                     "captured. Reduce the same tensors in place once before the capture, as for every warm-up; then "
                     "capture it."
                 )
-            _in_graphs[key] = found
-            return found
-        if found is None:
-            found = _upload(rows, device)
-        _uploads.put(key, found)  # also one that was found: the most recently used stay
-        found.keep_for(torch.cuda.current_stream(device))
-        return found
+            found = _upload(key, device, lengths)
+    _uploads.put(key, found)  # also one that was found: the most recently used stay
+    return found
 
 
-def _upload(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
+def _upload(key: tuple[int, tuple[tuple[int, ...], ...]], device: Any, lengths: tuple[int, ...]) -> _Upload:
     """Copy a table and its blocks to the device, and wait until they are there.
 
     The wait takes microseconds, once for each set of tensors. Later calls then need no event of this copy, for which a
@@ -241,12 +314,12 @@ def _upload(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
     """
     stream = _upload_stream(device.index)
     with torch.cuda.stream(stream):
-        table = torch.tensor(rows).to(device)
-        blocks = _blocks(tuple([row[-1] for row in rows]), device)
+        table = torch.tensor(key[1]).to(device)
+        blocks, num_full = _blocks(lengths, device)
     # One stream for all uploads of a device: blocks that another thread has just put into the cache of ``_blocks``, and
     # whose copy is still under way, are waited for as well.
     stream.synchronize()
-    return _Upload(table, blocks, set())
+    return _Upload(key, table, blocks, num_full, set())
 
 
 @functools.cache
@@ -267,14 +340,16 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     counts = [len(outputs) for outputs in buffers_of_leaves(plan, Role.OUTPUT)]
     for index, (leaf, operand) in enumerate(zip(leaf_actions(plan, inputs, fold), inputs, strict=True)):
         given = None if out is None else out[index]
-        if leaf.leaf.goal is Goal.FOLD and fold is not None and is_fused(fold, leaf.leaf.dtype):
+        is_fold = leaf.leaf.goal is Goal.FOLD and fold is not None and fold.accumulation_fn is None
+        if is_fold and fold is not None and is_fused(fold, leaf.leaf.dtype):
             job = _job(leaf, operand, counts[index], given)
             jobs.append(job)
             made.append(tuple(job.targets))
             # The kernel writes row-major memory; other targets get a copy behind it, on the same stream.
             copies += [(end, part) for end, part in zip(given or (), job.targets, strict=False) if end is not part]
         else:
-            result = _result(leaf, operand)
+            is_exact = is_fold and plan.accumulate == "exact"
+            result = _folded_on_host(leaf, operand.arrays) if is_exact else _result(leaf, operand)
             if given is None:
                 device = operand.backend.device_of(result) or "cpu:0"
                 made.append(tuple(operand.backend.copy_to(result, device) for _ in range(counts[index])))
@@ -315,6 +390,28 @@ def _result(leaf: LeafActions, operand: Operand) -> Any:
     return leaf.backend.reshape(leaf.result(flat), operand.shape)
 
 
+def fold_parts(leaf: LeafActions, parts: Sequence[Any], target: Any) -> None:
+    """Write the exact fold of all contributions, flat and on the device of the target, into the target."""
+    fold = leaf.fold
+    if fold is None:
+        raise AssertionError(leaf)
+    if is_fused(fold, leaf.leaf.dtype):
+        fold_batch([DeviceJob(leaf.leaf.dtype, parts, [target])], fold)
+    else:
+        target.copy_(_folded_on_host(leaf, parts))
+
+
+def _folded_on_host(leaf: LeafActions, arrays: Sequence[Any]) -> Any:
+    """Return an exact fold that the kernels do not have, such as by long weights, made in host memory."""
+    fold = leaf.fold
+    if fold is None:
+        raise AssertionError(leaf)
+    parts = [on_host(array) for array in arrays]
+    made = np.empty(parts[0].shape, np.dtype(fold.result_dtype(leaf.leaf.dtype)))
+    fold_into(parts, [made], fold, leaf.leaf.dtype)
+    return leaf.backend.from_host(made, "cpu:0").to(arrays[0].device)
+
+
 _MOST_REMEMBERED = 64
 
 
@@ -348,7 +445,7 @@ class _DeviceRepeater:
             ends = [row.addresses for row in targets]
         leaves = zip(self._dtypes, rows, ends, strict=True)
         jobs = [JobAddresses(dtype, math.prod(row.shape), row.addresses, addresses) for dtype, row, addresses in leaves]
-        fold_rows(jobs, self._fold, self._device)
+        launch(make_batches(jobs, self._fold, self._device), self._fold)
         # Frameworks that count writes (autograd's version counters) do not see what a kernel writes.
         for target in targets or ():
             target.backend.wrote(target.arrays)

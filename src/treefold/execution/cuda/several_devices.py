@@ -17,13 +17,14 @@ from treefold.devices import device_type, torch_device
 from treefold.errors import GpuError
 from treefold.execution import links
 from treefold.execution.actions import FlatMemory, leaf_actions, outputs
+from treefold.execution.cuda import one_device
 from treefold.execution.interface import Operand, Results, handed_over
 from treefold.execution.schedule import DeviceStream, Operation, Schedule, issue, make_schedule
 from treefold.fold import Fold
 from treefold.keyed import BoundedCache
 from treefold.observing import warn
 from treefold.plan import Plan
-from treefold.plan.ir import Buffer, Role
+from treefold.plan.ir import Action, Buffer, Combine, Role
 
 #: Bytes of a chunk: at least what makes the bus worth the 0.1 ms that it takes to issue a chunk's operations, at most
 #: what keeps the ends of a pipeline short.
@@ -102,7 +103,17 @@ class TorchStreams:
         with contextlib.ExitStack() as current:
             for stream in self.streams[operation.stream]:
                 current.enter_context(torch.cuda.stream(stream))
-            self.memory.perform(operation.action)
+            self._perform(operation.action)
+
+    def _perform(self, action: Action) -> None:
+        where = self.memory.buffers[action.target.buffer]
+        # Of an exact plan all contributions meet at once: no partial folds travel.
+        is_exact = self.schedule.plan.accumulate == "exact" and isinstance(action, Combine)
+        if is_exact and device_type(where.device) == "gpu":
+            parts = [self.memory.part(source) for source in action.sources]
+            one_device.fold_parts(self.leaves[where.leaf], parts, self.memory.part(action.target))
+        else:
+            self.memory.perform(action)
 
     def signal(self, stream: DeviceStream) -> Any:
         """Return an event, or None for the host, whose work is done when ``perform`` returns."""
