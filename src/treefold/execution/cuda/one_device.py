@@ -76,7 +76,8 @@ class JobAddresses(NamedTuple):
     targets: tuple[int, ...]
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Batch:
     """Arrays that one compiled kernel folds: the constants of that, and where they lie.
 
     ``element``: of complex numbers the dtype of a part. ``is_aligned``: whether all addresses are multiples of 16.
@@ -184,7 +185,8 @@ def _launch(batch: Batch, declined: Any, fold: Fold) -> int:
     # The host does not fuse either, and the bits are to be the same.
     common |= {"num_warps": _WARPS, "enable_fp_fusion": False}
     own = {"ELEMENT": batch.element, "UNROLLED": batch.count <= kernels.MOST_UNROLLED, "ALIGNED": batch.is_aligned}
-    kernel, memory = kernels.fold_batch, (table, blocks)
+    memory: tuple[Any, ...] = (table, blocks)
+    kernel = kernels.fold_batch
     if declined is None:
         own["WIDE"] = fold.accumulate == "exact" or batch.element in INTEGERS
     else:
