@@ -2,23 +2,28 @@
 
 Each call sums 8 arrays of float32. Both sides take turns in short bursts. Ratios are formed within a turn, and their
 median over the turns is shown with its quartiles. Every call makes its own ``PerReplica``, as a training step does. A
-second table counts the functions that a first, a second and a third call of a kind run. Run it with ``python
-benchmarks/small_calls.py``.
+second table counts the functions that a first, a second and a third call of a kind run. A third one has the CPU time of
+the host for batches on one GPU, which need not be there. Run it with ``python benchmarks/small_calls.py``; with ``gpu``
+it prints that table alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
 import treefold
-from treefold import HierarchicalCopyAllReduce, PerReplica
+from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
+from treefold.bench.work import Shapes, shapes_of_model
 from treefold.cli.tables import plain_table
 
 _TURNS, _REPLICAS = 400, 8
@@ -115,12 +120,12 @@ def frameworks() -> Iterator[Callable[[str, int], Iterator[Pair]]]:
         yield jax_pairs
 
 
-def burst(call: Callable[[], object], count: int) -> float:
+def burst(call: Callable[[], object], count: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the time of a call in a burst, in microseconds."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count * 1e6
+    return (clock() - start) / count * 1e6
 
 
 def measured(pair: Pair) -> tuple[str, ...]:
@@ -167,8 +172,82 @@ def kinds() -> Iterator[tuple[str, Callable[[], list[Any]]]]:
         yield "JAX", lambda: [jnp.asarray(row) for row in rows(64)]
 
 
-def main() -> None:
-    """Run the measurements and print both tables."""
+@contextlib.contextmanager
+def pretended_gpu() -> Iterator[None]:
+    """Let PyTorch's host memory pass for a GPU's; tables are copied to the host, and nothing is launched."""
+    import torch  # noqa: PLC0415 - only if it is here
+
+    from treefold import backends  # noqa: PLC0415
+    from treefold.backends.torch import TorchBackend  # noqa: PLC0415 - imports PyTorch
+    from treefold.execution.cuda import one_device  # noqa: PLC0415 - as above
+
+    class OnGpu(TorchBackend):
+        def has_device(self, device: str) -> bool:
+            return device == "gpu:0"
+
+        def device_of(self, array: Any) -> str:  # noqa: ARG002
+            return "gpu:0"
+
+        def host_view(self, array: Any) -> None: ...
+
+    def upload(key: Any, _device: Any, lengths: tuple[int, ...]) -> Any:
+        return one_device._Upload(key, torch.tensor(key[1]), *one_device._blocks(lengths, "cpu"), {0})
+
+    backends.loaded_backends()
+    backend, stream = OnGpu(), SimpleNamespace(cuda_stream=0)
+    # Functions, and not mocks, which take longer than what they replace.
+    replaced = {
+        one_device: {"_upload": upload, "_launch": lambda *_: 0},
+        torch.cuda: {
+            "device": lambda _: contextlib.nullcontext(),
+            "is_current_stream_capturing": lambda: False,
+            "current_stream": lambda _: stream,
+        },
+    }
+    with (
+        mock.patch.dict(backends._loaded, {"torch": backend}),
+        mock.patch.dict(backends._of_rows, dict.fromkeys(backend.row_types, backend)),
+        contextlib.ExitStack() as stack,
+    ):
+        for module, functions in replaced.items():
+            stack.enter_context(mock.patch.multiple(module, **functions))
+        yield
+
+
+def on_one_gpu(name: str, shapes: Shapes) -> tuple[str, ...]:
+    """Return a row of the third table: CPU time of the host for a batch in place, for tensors of these shapes."""
+    import torch  # noqa: PLC0415 - only if it is here
+
+    ops, count = ReductionToOneDevice(), _REPLICAS * len(shapes)
+    values = [PerReplica([torch.zeros(shape) for _ in range(_REPLICAS)]) for shape in shapes]
+    pairs = [(value, value) for value in values]
+    with pretended_gpu():
+
+        def call() -> object:
+            return ops.batch_reduce("sum", pairs, out=values)
+
+        for _ in range(20):
+            call()
+        times = [burst(call, 1 + 200 // count, time.thread_time) for _ in range(_TURNS)]
+    low, middle, high = statistics.quantiles(times, n=4)
+    parts = [f"{time / count:.2f}" for time in (middle, low, high)]
+    return name, str(count), f"{middle:.0f}", parts[0], f"{parts[1]} to {parts[2]}"
+
+
+def gpu_table() -> str:
+    """Return the third table; empty without PyTorch and Triton."""
+    if not (importlib.util.find_spec("torch") and importlib.util.find_spec("triton")):
+        return ""
+    shapes = {"8 × 64 KiB": ((16384,),), **{model: shapes_of_model(model) for model in ("resnet50", "bert-base")}}
+    header = ["batch in place", "tensors", "µs a call", "µs a tensor", "quartiles"]
+    return plain_table(header, [on_one_gpu(*one) for one in shapes.items()])
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the measurements and print the tables."""
+    if list(words) == ["gpu"]:
+        print(gpu_table())
+        return
     table = [measured(pair) for size, nbytes in _SIZES.items() for made in frameworks() for pair in made(size, nbytes)]
     print(f"{_REPLICAS} arrays of float32, SUM, microseconds per call")
     print(
@@ -176,7 +255,9 @@ def main() -> None:
     )
     print("\nfunctions of Python's that calls of one kind run")
     print(plain_table(["arrays", "first", "second", "third"], [(name, *counted(make)) for name, make in kinds()]))
+    print("\nthe host's time on one GPU, without launches")
+    print(gpu_table())
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -81,6 +81,24 @@ def test_gives_what_the_first_call_gave(op, dtype, gpus, slow_calls):
     assert not slow_calls
 
 
+@pytest.mark.parametrize("kind", ["in place", "given"])
+def test_tables_are_kept_while_tensors_stay_where_they_are(kind, gpus, monkeypatch):
+    ops, made = ReductionToOneDevice(), []
+    make = one_device.make_batches
+    monkeypatch.setattr(one_device, "make_batches", lambda *args: made.append(1) or make(*args))
+    replicas, others = (value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)]) for _ in range(2))
+    ends = replicas if kind == "in place" else value(gpus, [np.zeros(8, np.float32)] * 2)
+    for turn in range(5):
+        replicas[0].fill_(turn)
+        replicas[1].fill_(2)
+        ops.reduce("sum", replicas, replicas, out=ends)
+        assert all((tensor == turn + 2).all() for tensor in ends)
+    assert len(made) == 2  # of the slow path, and of the fast one
+    ops.reduce("sum", others, others, out=others if kind == "in place" else ends)
+    assert all((tensor == 3).all() for tensor in (others if kind == "in place" else ends))
+    assert len(made) == 3
+
+
 def test_takes_batches_of_trees(gpus, slow_calls):
     ops = HierarchicalCopyAllReduce(num_packs=2)
     for scale in (1.0, 3.0):

@@ -1,9 +1,9 @@
 """Runs a plan whose arrays all lie on one GPU: every result is written in one pass over the contributions.
 
-As on host memory, there is no tree: there are no links to spare on one memory. Triton folds batches of tensors in one
-launch per dtype, over a table of addresses: nothing is packed or copied, and launches go to PyTorch's current stream.
-The backend's operations fold what the kernel does not support (weights, callbacks, complex products, a missing Triton),
-with the same result.
+As on host memory, there is no tree: there are no links to spare on one memory. Triton folds batches of tensors in three
+launches per dtype, over a table of addresses: nothing is packed or copied, and launches go to PyTorch's current stream.
+The host folds what is exact and the kernels do not support (long weights), and complex products. The backend's
+operations fold for callbacks, and where Triton is missing: then wide, in replica order.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ WEIGHT_BITS = 28
 #: The environment variable that chooses what sums of float32 are proved in, and its values: float32 is for GPUs whose
 #: float64 is slow.
 CERTIFICATE, _CERTIFICATES = "TREEFOLD_GPU_CERTIFICATE", ("float64", "float32")
-#: Tables that are kept on the device: training steps reduce the same gradients.
-_MOST_TABLES = 64
+#: Tables that are kept on the device: training steps reduce the same gradients. Of them, those of one kind of call.
+_MOST_TABLES, _MOST_BATCHES = 64, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,9 +414,6 @@ def _folded_on_host(leaf: LeafActions, arrays: Sequence[Any]) -> Any:
     return leaf.backend.from_host(made, "cpu:0").to(arrays[0].device)
 
 
-_MOST_REMEMBERED = 64
-
-
 class _DeviceRepeater:
     """Repeats one kind of call. Safe to use from many threads."""
 
@@ -425,7 +422,8 @@ class _DeviceRepeater:
         self._device = torch.device(torch_device(plan.devices[0]))
         self._dtypes = [leaf.dtype for leaf in plan.leaves]
         self._counts = [len(outputs) for outputs in buffers_of_leaves(plan, Role.OUTPUT)]
-        self._disjoint: set[tuple[tuple[int, ...], ...]] = set()
+        # By addresses alone: a repeater serves one kind of call, so the lengths are always the same.
+        self._batches: BoundedCache[tuple[tuple[int, ...], ...], list[Batch]] = BoundedCache(_MOST_BATCHES)
 
     def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
         """Enqueue the fold of each row on the current stream."""
@@ -433,21 +431,25 @@ class _DeviceRepeater:
         if not self._is_asked():
             return None
         made: Results = []
+        given = () if targets is None or targets is rows else targets
         if targets is None:
             try:
                 made = [self._new(*leaf) for leaf in zip(rows, self._dtypes, self._counts, strict=True)]
             # Nothing is written yet. The slow path runs out of it again, and raises with the note that says so.
             except torch.OutOfMemoryError:
                 return None
+        ends = [tuple([tensor.data_ptr() for tensor in tensors]) for tensors in made]
+        key = (*[row.addresses for row in rows], *[row.addresses for row in given], *ends)
+        batches = self._batches.get(key)
+        if batches is None:
             # New memory overlaps nothing: PyTorch gives out none that a tensor of the caller still holds.
-            ends = [tuple([tensor.data_ptr() for tensor in tensors]) for tensors in made]
-        else:
-            if not self._are_disjoint(rows if targets is rows else [*rows, *targets]):
+            if targets is not None and not _are_disjoint([*rows, *given]):
                 return None
-            ends = [row.addresses for row in targets]
-        leaves = zip(self._dtypes, rows, ends, strict=True)
-        jobs = [JobAddresses(dtype, math.prod(row.shape), row.addresses, addresses) for dtype, row, addresses in leaves]
-        launch(make_batches(jobs, self._fold, self._device), self._fold)
+            places = zip(self._dtypes, rows, key, key[-len(rows) :], strict=False)
+            jobs = [JobAddresses(dtype, math.prod(row.shape), *addresses) for dtype, row, *addresses in places]
+            batches = make_batches(jobs, self._fold, self._device)
+            self._batches.put(key, batches)
+        launch(batches, self._fold)
         # Frameworks that count writes (autograd's version counters) do not see what a kernel writes.
         for target in targets or ():
             target.backend.wrote(target.arrays)
@@ -457,25 +459,16 @@ class _DeviceRepeater:
         result = getattr(torch, self._fold.result_dtype(dtype))
         return tuple([torch.empty(row.shape, dtype=result, device=self._device) for _ in range(count)])
 
-    def _are_disjoint(self, rows: Sequence[Row]) -> bool:
-        """Tell whether no two arrays share memory; what was found of the same addresses before still holds."""
-        # Addresses alone: a repeater serves one kind of call, so the lengths are always the same.
-        key = tuple([row.addresses for row in rows])
-        if key in self._disjoint:
-            return True
-        extents = sorted(
-            (start, start + math.prod(row.shape) * row.dtype.itemsize)
-            for row in rows
-            for start in row.addresses
-            if math.prod(row.shape)
-        )
-        if any(one[1] > two[0] for one, two in itertools.pairwise(extents)):
-            return False
-        # No lock: each of these calls on a set is atomic, and what another thread forgets is only found out once more.
-        if len(self._disjoint) >= _MOST_REMEMBERED:
-            self._disjoint.clear()
-        self._disjoint.add(key)
-        return True
+
+def _are_disjoint(rows: Sequence[Row]) -> bool:
+    """Tell whether no two arrays share memory."""
+    extents = sorted(
+        (start, start + math.prod(row.shape) * row.dtype.itemsize)
+        for row in rows
+        for start in row.addresses
+        if math.prod(row.shape)
+    )
+    return all(one[1] <= two[0] for one, two in itertools.pairwise(extents))
 
 
 def repeater(plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> Repeat | None:
