@@ -28,7 +28,8 @@ times what the host or several GPUs take part in, until all is done. GB = 10⁹ 
 **Copy bandwidth**: one `copy_` of all contributions on the same GPU; bytes read and written count for both, and in
 place every contribution is read and written. **The bus**: as many bytes to the GPU and to the host at once, on a stream
 each. **#wrong**: elements of all results that differ from an exact oracle in any bit, before and after the timing;
-treefold accumulates wide, PyTorch's ways in the dtype.
+the executor `cuda` sums exactly, `local` accumulates wide, PyTorch's ways in the dtype. **Adversarial**: every block is
+folded in whole numbers.
 """
 _DETAILS = ("work", "way", "executor", "time (µs)", "GB/s", "enqueued (µs)", "#wrong")
 _NONE = "-"

@@ -10,7 +10,7 @@ import torch
 
 from gpu_bench.machine import Machine
 from gpu_bench.measure import Contender, Task, in_new, in_place
-from gpu_bench.tensors import Columns, Tensors
+from gpu_bench.tensors import AdversarialTensors, Columns, Tensors
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.execution.gpus import CHOICES, nccl_refusal
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
@@ -25,7 +25,11 @@ FOLDS: tuple[tuple[str, ReduceOpName], ...] = (
     ("float32", "mean"),
     ("bfloat16", "sum"),
     ("bfloat16", "mean"),
+    ("float16", "sum"),
+    ("float64", "sum"),
+    ("float64", "mean"),
 )
+ADVERSARIAL = ("float32", "bfloat16", "float64")
 EXECUTORS = CHOICES
 #: Names of contenders that figures compare with.
 COPY, LOOP, FOREACH = "copy on the GPU", "torch, tensor by tensor", "torch._foreach_add_"
@@ -41,6 +45,9 @@ def make_tasks(machine: Machine, shrink: int = 1) -> dict[str, Make]:
     for dtype, op in FOLDS:
         work = Work(fold_name(dtype, op), _sized(256 * _MIB, dtype, shrink), op, dtype, _REPLICAS)
         tasks[work.name] = _one_gpu(work)
+    for dtype in ADVERSARIAL:
+        work = Work(adversarial_name(dtype), _sized(256 * _MIB, dtype, shrink), "sum", dtype, _REPLICAS)
+        tasks[work.name] = _adversarial(work)
     for model in MODELS:
         shapes = tuple(_shrunk(shape, shrink) for shape in shapes_of_model(model))
         tasks[model] = _one_gpu(Work(model, shapes, devices=_REPLICAS), has_baselines=True)
@@ -61,6 +68,29 @@ SMALL, PINNED, PAGEABLE, SEVERAL = "8 × 64 KiB", "GPU and host, pinned", "GPU a
 def fold_name(dtype: str, op: str) -> str:
     """Return the name of the task that folds large tensors."""
     return f"8 × 256 MiB {dtype} {op.upper()}"
+
+
+def adversarial_name(dtype: str) -> str:
+    """Return the name of the task that folds tensors of which every block is folded in whole numbers."""
+    return f"{fold_name(dtype, 'sum')}, adversarial"
+
+
+def _adversarial(work: Work) -> Make:
+    """Return the task to reduce adversarial replicas on one GPU, beside a copy of as many bytes.
+
+    Sums go into new tensors: in place, the second call would find ordinary numbers. PyTorch's operations, which do not
+    sum exactly, are left out.
+    """
+
+    def make(machine: Machine) -> Task:
+        tensors = AdversarialTensors(work, [machine.places[0]] * work.devices)
+        (block,) = tensors.blocks.values()
+        spare = torch.empty_like(block)
+        devices = [machine.gpus[0]] * work.devices
+        own = _treefold(EXECUTORS[0], ReductionToOneDevice(), tensors, devices, is_in_place=False)
+        return Task(work.name, tensors, (own, Contender(COPY, lambda: spare.copy_(block), 2 * block.nbytes)))
+
+    return make
 
 
 def _one_gpu(work: Work, *, has_baselines: bool = False) -> Make:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from treefold.backends.torch import TorchBackend
-from treefold.bench.arrays import expected, pattern
+from treefold.bench.arrays import pattern
 from treefold.bench.work import Work
 from treefold.dtypes import itemsize
+from treefold.testing import fold_arrays
 
 #: As far apart as PyTorch's allocator places tensors.
 _ALIGNMENT = 512
@@ -56,7 +57,7 @@ class Tensors:
         """Fill the contributions with values that name their replica."""
         for number, column in enumerate(self.columns):
             for replica, tensor in enumerate(column):
-                _fill(tensor, _period_tensor(pattern(self.work, replica, number), tensor.device))
+                _fill(tensor, _period_tensor(self._pattern(replica, number), tensor.device))
 
     def count_wrong(self, results: Sequence[Sequence[Any]]) -> int:
         """Return how many elements of all results differ in any bit from those of the exact oracle.
@@ -70,16 +71,34 @@ class Tensors:
             wrong += sum(_count_wrong(tensor, shape, self._right(number)) for tensor in column)
         return wrong
 
+    def _pattern(self, replica: int, number: int) -> Any:
+        return pattern(self.work, replica, number)
+
     def _right(self, number: int) -> Any:
         """Return one period of a result by the exact oracle, which is slow and therefore cached."""
         if number not in self._expected:
-            self._expected[number] = expected(self.work, number)
+            rows = [self._pattern(replica, number) for replica in range(self.work.devices)]
+            self._expected[number] = fold_arrays(rows, self.work.op, accumulate=self.work.accumulate)
         return self._expected[number]
 
     def _room(self, shape: Sequence[int]) -> int:
         """Return the number of elements that a tensor takes in a block."""
         unit = _ALIGNMENT // itemsize(self.work.dtype)
         return -(-math.prod(shape) // unit) * unit
+
+
+class AdversarialTensors(Tensors):
+    """Contributions that are no work in place: two pairs cancel, and the sum of their errors loses what decides."""
+
+    _EXPONENTS = (100, 20, -60, -90, 100, 20, -60, -90)
+
+    def clear(self) -> None:
+        """Leave the contributions: other values would not be adversarial."""
+
+    def _pattern(self, replica: int, number: int) -> Any:
+        period = super()._pattern(0, number)
+        sign = -1 if replica in {4, 5} else 1
+        return (period.astype(float) * sign * 2.0 ** self._EXPONENTS[replica]).astype(period.dtype)
 
 
 def _period_tensor(period: Any, device: Any) -> Any:

@@ -15,8 +15,21 @@ from gpu_bench.figures import NOT_MEASURED, Figure, make_figures
 from gpu_bench.machine import Machine
 from gpu_bench.measure import Contender, Measured, Task, in_place, measure
 from gpu_bench.report import GpuRun, make_page, run_all, write
-from gpu_bench.tasks import BOTH, COPY, FOREACH, LOOP, PAGEABLE, PINNED, SEVERAL, SMALL, fold_name, make_tasks
-from gpu_bench.tensors import Tensors
+from gpu_bench.tasks import (
+    ADVERSARIAL,
+    BOTH,
+    COPY,
+    FOREACH,
+    LOOP,
+    PAGEABLE,
+    PINNED,
+    SEVERAL,
+    SMALL,
+    adversarial_name,
+    fold_name,
+    make_tasks,
+)
+from gpu_bench.tensors import AdversarialTensors, Tensors
 from treefold.bench.clock import Pace, Spread, clocked
 from treefold.bench.work import Work
 from treefold.execution.gpus import VARIABLE
@@ -134,6 +147,11 @@ class TestArithmetic:
     def test_other_sizes_are_not_judged(self):
         assert make_figures()[0].verdict({found().name: found()}, is_shrunk=True) == "not judged: other sizes"
 
+    def test_float64_and_adversarial_data_have_bounds_of_their_own(self):
+        wanted = {figure.task: figure.wanted for figure in make_figures()}
+        assert wanted[fold_name("float64", "mean")] == "≥ 0.70"
+        assert wanted[fold_name("float16", "sum")] == wanted[adversarial_name("float64")] == "shown"
+
     def test_times_have_an_upper_bound(self):
         (figure,) = (figure for figure in make_figures() if figure.task == SMALL)
         for seconds, verdict in ((59.9e-6, "reached"), (60.1e-6, "not reached")):
@@ -156,9 +174,12 @@ class TestMeasuring:
         machine, begun = HostMachine(2), []
         run = run_all(machine, PACE, shrink=SHRINK, begin=begun.append)
         assert list(run.measured) == begun == list(make_tasks(machine))
+        hostile = {adversarial_name(dtype) for dtype in ADVERSARIAL}
+        assert {*run.measured} > hostile
         for measured in run.measured.values():
             assert set(measured.wrong.values()) == {0}
-            assert measured.executors == {"cuda": "host", "local": "host"}
+            ours = ("cuda",) if measured.name in hostile else ("cuda", "local")
+            assert measured.executors == dict.fromkeys(ours, "host")
             assert {len(times) for times in measured.times.values()} == {3}
         assert {*run.measured["resnet50"].times} == {"cuda", "local", COPY, LOOP, FOREACH}
         assert {*run.measured[SEVERAL].times} == {"cuda", "local", "fold"}
@@ -173,6 +194,14 @@ class TestMeasuring:
         monkeypatch.setattr(tasks, "nccl_refusal", lambda _: "")
         task = make_tasks(HostMachine(2), SHRINK)[SEVERAL](HostMachine(2))
         assert [(contender.name, contender.executor) for contender in task.contenders][2] == (tasks.NCCL, "cuda")
+
+    def test_adversarial_contributions_stay_what_they_are(self):
+        tensors = AdversarialTensors(Work("w", ((100,),), devices=8), ["cpu"] * 8)
+        tensors.name_owners()
+        before = [tensor.clone() for tensor in tensors.columns[0]]
+        tensors.clear()
+        assert all(torch.equal(one, other) for one, other in zip(before, tensors.columns[0], strict=True))
+        assert float(before[0][0]) == -float(before[4][0]) == 2.0**100
 
     def test_turns_last_equally_long(self):
         """20 ms: one call of 20 ms, and eight of 2.5 ms, of which the middle one counts."""

@@ -13,8 +13,11 @@ import triton
 import triton.language as tl
 from exact_oracle import KINDS, WIDTHS, bits_of, near_one
 
+from gpu_bench.tasks import ADVERSARIAL
+from gpu_bench.tensors import AdversarialTensors
 from treefold import ReduceOp
 from treefold.backends.torch import TorchBackend
+from treefold.bench.work import Work
 from treefold.dtypes import numpy_dtype
 from treefold.execution.cuda import exact_kernels, one_device
 from treefold.execution.cuda.one_device import DeviceJob, fold_batch
@@ -244,6 +247,16 @@ def test_a_certificate_of_another_name_is_refused(monkeypatch):
     monkeypatch.setenv(one_device.CERTIFICATE, "float16")
     with pytest.raises(ValueError, match=r"^TREEFOLD_GPU_CERTIFICATE is 'float16' in the environment"):
         folded(drawn([near_one], "float32", 3, 4), "float32", Fold(SUM))
+
+
+@pytest.mark.parametrize("dtype", ADVERSARIAL)
+def test_adversarial_data_of_the_benchmark_is_declined_everywhere(dtype, declined):
+    tensors = AdversarialTensors(Work("w", ((3 * one_device._BLOCK + 1,),), "sum", dtype, 8), [DEVICE] * 8)
+    tensors.name_owners()
+    target = torch.empty_like(tensors.columns[0][0])
+    fold_batch([DeviceJob(dtype, tensors.columns[0], [target])], Fold(SUM))
+    assert tensors.count_wrong([[target] * 8]) == 0
+    assert declined == [(4, 4)]
 
 
 def test_counts_and_kinds_make_a_million():
