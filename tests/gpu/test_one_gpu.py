@@ -198,3 +198,19 @@ def test_several_gpus():
     for ops in (ReductionToOneDevice(), HierarchicalCopyAllReduce("auto")):
         for tensor in ops.reduce("sum", value, value).values:
             assert bool((tensor == 2.0**count - 1).all())
+
+
+@pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="this build of PyTorch has no NCCL")
+def test_exact_reduce_scatter_over_nccl_of_one_rank():
+    from treefold.torch import exact_reduce_scatter  # noqa: PLC0415 - imports PyTorch
+
+    torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        given = torch.arange(3001.0, device="cuda")
+        output = torch.zeros_like(given)
+        exact_reduce_scatter(output, given)
+        assert torch.equal(output, given)
+        exact_reduce_scatter(output, -given, torch.distributed.ReduceOp.AVG, async_op=True).wait()
+        assert torch.equal(output, -given)
+    finally:
+        torch.distributed.destroy_process_group()

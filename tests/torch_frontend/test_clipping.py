@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from pretended import PretendedGpus, pretended_gpus
 from torch_ranks import clipping, run
 
 from treefold import errors
@@ -74,6 +75,17 @@ class TestOneProcess:
         assert own.grad.tolist() == [1.0, math.inf]
         assert clip_grad_norm_(own, 1.0) == math.inf
         assert math.isnan(own.grad[1])
+
+    def test_of_gradients_on_a_gpu_is_refused(self, monkeypatch):
+        """In a sentence, and nothing is scaled."""
+        monkeypatch.setattr(PretendedGpus, "has_device", lambda *_: True)  # the CPU, too
+        one = clipping.parameter_of(torch.full((3,), 5.0))
+        with (
+            pretended_gpus(1),
+            pytest.raises(errors.DeviceError, match=r"^exact.norm adds in host memory, where .* Copy it to the CPU\.$"),
+        ):
+            clip_grad_norm_([one], 1.0)
+        assert one.grad.tolist() == [5.0] * 3
 
     @pytest.mark.parametrize("norm_type", [1, math.inf, "inf"])
     def test_other_norms_are_refused(self, norm_type):

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import torch
 from torch import distributed
 from torch_ranks import reduce_scatter, run
 
@@ -21,6 +22,11 @@ class TestExactReduceScatter:
         for dtype, op in (("float32", "sum"), ("bfloat16", "mean"), ("float64", "mean"), ("float16", "sum")):
             answers = run(reduce_scatter.same, size, dtype, op, is_async, backend="gloo")
             assert answers == [(True, True)] * size, (dtype, op)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="pretends that there are GPUs")
+    @pytest.mark.parametrize(("dtype", "op"), [("float32", "mean"), ("bfloat16", "sum")])
+    def test_folds_where_the_tensors_are(self, dtype, op):
+        assert run(reduce_scatter.on_gpus, 3, dtype, op, backend="gloo") == [(True, 1)] * 3
 
     @pytest.mark.parametrize(
         ("kind", "text"),

@@ -31,6 +31,22 @@ def same(rank, size, dtype, op, is_async):
     return torch.equal(output.view(torch.uint8), whole.view(torch.uint8)), torch.equal(given, inputs[rank])
 
 
+def on_gpus(rank, size, dtype, op):
+    """Return what ``same`` does where the tensors lie on a GPU each, whose kernels an interpreter runs."""
+    from pretended import pretended_gpus  # noqa: PLC0415 - of the tests' folder
+
+    from treefold.execution.cuda import one_device  # noqa: PLC0415 - imports Triton's kernels when they run
+
+    batches, make = [], one_device.make_batches
+    one_device.make_batches = lambda *given: batches.append(1) or make(*given)
+    inputs = [contribution(each, size, dtype) for each in range(size)]
+    expected = treefold.reduce(inputs, op).view(size, 3, 100)[rank]
+    output = torch.full((3, 100), 7.0, dtype=inputs[0].dtype)
+    with pretended_gpus(1):
+        exact_reduce_scatter(output, inputs[rank], _OPS[op])
+    return torch.equal(output.view(torch.uint8), expected.view(torch.uint8)), len(batches)
+
+
 def refused(rank, size, kind):
     given, output, op = torch.zeros(4 * size), torch.zeros(4), distributed.ReduceOp.SUM
     if kind == "op":
