@@ -47,21 +47,20 @@ def blocks_of(paper):
 
 
 def kind_of(block):
-    """Return how a block of Python is run: as a "recipe", on "ranks", or with the others of its "page"."""
+    """Return how a block of Python is run: as a "recipe", on "ranks", by a command ("file"), or with its "page"."""
     code = re.sub(r"#.*", "", block.text)
+    if block.file:
+        return "file"
     return "recipe" if RECIPES.search(code) else "ranks" if RANKS.search(code) else "page"
 
 
 def programs_of(paper, kind):
-    """Return the blocks of Python that are run in one way, each with the text that it is to print, or None.
-
-    Those that are files are run by a command of their page.
-    """
+    """Return the blocks of Python that are run in one way, each with the text that it is to print, or None."""
     blocks = blocks_of(paper)
     return [
         (block, after.text if after and after.language == "text" else None)
         for block, after in itertools.zip_longest(blocks, blocks[1:])
-        if block.language == "python" and not block.file and kind_of(block) == kind
+        if block.language == "python" and kind_of(block) == kind
     ]
 
 
