@@ -26,6 +26,8 @@ class TestReadme:
         ranks, exact, gloo = zip(*rows, strict=True)
         assert ranks == ("1", "2", "3", "8")
         assert (len(set(exact)), len(set(gloo))) == (1, 4)
+        table = re.search(r"^\| ranks (?:.*\n\|)+.*$", self.TEXT, re.MULTILINE)[0]
+        assert table in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
     def test_has_its_sections_in_order(self):
         sections = re.findall(r"^## (.*)$", self.TEXT, re.MULTILINE)
