@@ -91,6 +91,8 @@ def _show(summary: Summary, *, is_dry: bool) -> None:
     if is_dry:
         typer.echo(f"{bytes_in_words(summary.nbytes)} on disk, about {bytes_in_words(summary.memory_bytes)} of memory")
         typer.echo("\n".join(["inputs:", *(f"  {printable(path)}" for path in summary.inputs)]))
+        if summary.files:
+            typer.echo("outputs:")
         for name, nbytes in summary.files.items():
             typer.echo(f"  {name}  {bytes_in_words(nbytes)}")
     for names, words in (
@@ -98,7 +100,7 @@ def _show(summary: Summary, *, is_dry: bool) -> None:
         (summary.converted, "converted"),
         (sorted(summary.ties), "sharing memory with others, stored once"),
         (summary.others, "left out, being no part of the model"),
-        (summary.copied, "copied from the first input"),
+        (summary.copied, f"{'to be ' if is_dry else ''}copied from the first input"),
         (summary.not_copied, "not copied"),
     ):
         if names:
