@@ -1,4 +1,4 @@
-"""``assert_same_training``: a training has the same bits on every number of ranks."""
+"""``assert_same_training``: check that a training has the same bits on every number of ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unittest import mock
 from treefold.errors import ArgumentError, NotReproducibleError
 from treefold.errors.words import counted, short
 
-#: What a training yields after each step: what it holds, by name, as digests, text or numbers.
+#: A training yields these after each step: digests, text or numbers, by name.
 Digests = Mapping[str, object]
 
 
@@ -23,17 +23,17 @@ def assert_same_training(
     """Run a training on several numbers of ranks of this host, and check that it has the same bits on all.
 
     Args:
-        train: A function of a module that can be imported, without arguments. It runs in every rank's process, where
-            the variables of ``torchrun`` are set: ``treefold.connect()`` finds the ranks, and so does
-            ``torch.distributed.init_process_group``. It yields something after every step, on all ranks, such as
-            ``run.digests(optimizer)`` of ``treefold.torch.MicroBatches``.
+        train: A function without arguments, of a module that can be imported. It runs in every rank's process, where
+            the variables of ``torchrun`` are set, so that ``treefold.connect()`` and
+            ``torch.distributed.init_process_group`` find the ranks. After every step it yields digests by name, on all
+            ranks, such as ``run.digests(optimizer)`` of ``treefold.torch.MicroBatches``.
         ranks: The numbers of ranks, 1 or more each.
-        timeout_seconds: How long one number of ranks may take.
+        timeout_seconds: The longest wait until another rank ends, in seconds. It starts anew whenever one has ended.
 
     Raises:
-        ArgumentError: Numbers of ranks that are none.
-        NotReproducibleError: A difference, naming the first step and thing; or a rank that raised, died, or took too
-            long. It is an ``AssertionError``.
+        ArgumentError: ``ranks`` is empty, or has something else than whole numbers of 1 or more.
+        NotReproducibleError: Two ranks, or two numbers of ranks, differ: the error names the first step and the first
+            difference. Or a rank raised, died, or took too long. It is an ``AssertionError``, too.
 
     """
     if not ranks or any(type(size) is not int or size < 1 for size in ranks):
@@ -51,6 +51,7 @@ def assert_same_training(
 
 
 def _compare(what: str, known: Sequence[Digests], found: Sequence[Digests]) -> None:
+    """Raise an error, which begins with ``what``, if two trainings differ in a step or in their number of steps."""
     for step, (one, other) in enumerate(zip(known, found, strict=False)):
         error = NotReproducibleError.between(f"{what} at step {step}", one, other)
         if error is not None:
@@ -60,10 +61,10 @@ def _compare(what: str, known: Sequence[Digests], found: Sequence[Digests]) -> N
 
 
 def _run(train: Callable[[], Iterable[Digests]], size: int, timeout_seconds: float) -> list[list[Digests]]:
-    """Return what each rank has yielded.
+    """Run a training in new processes, one for each rank, and return the digests of all steps of each rank.
 
     Raises:
-        NotReproducibleError: a rank has not come to its end.
+        NotReproducibleError: A rank raised, died, or took too long.
 
     """
     context = multiprocessing.get_context("spawn")
@@ -90,6 +91,7 @@ def _run(train: Callable[[], Iterable[Digests]], size: int, timeout_seconds: flo
 
 
 def _answers(pipes: Sequence[Connection], timeout_seconds: float) -> list[list[Digests]]:
+    """Return the digests that each rank sends when it ends; an answer of text is an error's traceback."""
     answers: dict[int, list[Digests]] = {}
     while len(answers) < len(pipes):
         ready = wait([pipe for rank, pipe in enumerate(pipes) if rank not in answers], timeout_seconds)
@@ -112,6 +114,7 @@ def _answers(pipes: Sequence[Connection], timeout_seconds: float) -> list[list[D
 
 
 def _rank(train: Callable[[], Iterable[Digests]], answers: Connection) -> None:
+    """Run the training in a rank's process, and send its digests, or the traceback of its error, to the parent."""
     try:
         answers.send([dict(one) for one in train()])
     except BaseException:  # noqa: BLE001 - the parent raises it

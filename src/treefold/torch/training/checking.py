@@ -1,4 +1,4 @@
-"""``MicroBatches.check``: whether a micro-batch has the same bits on every rank, in any order."""
+"""The two halves of ``MicroBatches.check``: restore a model after test runs, and compare the digests of all ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import torch
 from treefold.errors import NotReproducibleError
 from treefold.group import Group
 
-#: What each rank runs: its numbers of micro-batches, in two orders.
+#: The micro-batches that a rank runs, in order: even ranks use the first entry, odd ranks the second.
 ORDERS = ((0, 1, 0), (1, 0, 0))
 
 
 @contextmanager
 def restored(model: torch.nn.Module) -> Iterator[None]:
-    """Restore a model's gradients and buffers afterwards."""
+    """Restore a model's gradients and buffers when the context ends.
+
+    Gradients are kept by reference: in the context, they must be replaced, not changed in place.
+    """
     gradients = [(one, one.grad) for one in model.parameters()]
     buffers = [(one, one.detach().clone()) for one in model.buffers()]
     try:
@@ -32,14 +35,14 @@ def restored(model: torch.nn.Module) -> Iterator[None]:
 
 
 def compare(found: Sequence[tuple[str, Mapping[str, str]]], group: Group | None) -> None:
-    """Compare what all ranks have found.
+    """Check that each subject has the same digests in all its runs, on all ranks.
 
     Args:
-        found: What was looked at, and its digests by name; the same thing may come several times.
-        group: The ranks; all of them call.
+        found: This rank's runs: a subject, such as "Micro-batch 0", and its digests by name. Subjects may repeat.
+        group: The ranks; all of them call. None: this process alone.
 
     Raises:
-        NotReproducibleError: one thing has two digests, on all ranks.
+        NotReproducibleError: A subject has two different digests. All ranks raise it.
 
     """
     text = json.dumps(found).encode()

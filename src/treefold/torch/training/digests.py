@@ -13,17 +13,17 @@ import torch
 
 from treefold.errors import ArgumentError
 
-#: What wrappers put into the names of parameters.
+#: Prefixes that wrappers insert into the names of parameters.
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 
 
 def names(model: torch.nn.Module) -> dict[torch.nn.Parameter, str]:
-    """Return the name of each parameter, which is the same however the model is wrapped."""
+    """Return the name of each parameter, without the prefixes of wrappers."""
     return {parameter: plain_name(name, model) for name, parameter in model.named_parameters()}
 
 
 def plain_name(name: str, model: torch.nn.Module) -> str:
-    """Return the name that a parameter, buffer or module has without wrappers."""
+    """Return the name of a parameter, buffer or module without the prefixes of wrappers."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         name = name.removeprefix("module.")
     return _WRAPPERS.sub("", name)
@@ -32,13 +32,16 @@ def plain_name(name: str, model: torch.nn.Module) -> str:
 def digests(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, logged: Mapping[str, float], *, is_state: bool
 ) -> dict[str, str]:
-    """Return the SHA-256 of each thing that a run holds, by name; all ranks call, because cut tensors are gathered.
+    """Return the SHA-256 of each tensor or value of a run, by name; all ranks call, because cut tensors are gathered.
 
     Args:
         model: The model.
-        optimizer: Its optimizer; None leaves that state out.
+        optimizer: Its optimizer; None leaves out the optimizer's state.
         logged: Numbers, by name.
-        is_state: Leave out what goes with each step: logged numbers and gradients.
+        is_state: Whether to leave out logged numbers and gradients, which belong to one step.
+
+    Raises:
+        ArgumentError: The optimizer has a parameter that the model lacks.
 
     """
     parameters = names(model)
@@ -54,12 +57,12 @@ def digests(
 
 
 def together(found: Mapping[str, str]) -> str:
-    """Return one SHA-256 of some."""
+    """Return one SHA-256 over digests and their names, in order of the names."""
     return digest(repr(sorted(found.items())).encode())
 
 
 def layout_problem(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> str | None:
-    """Return a sentence on what makes an optimizer's bits depend on how parameters are cut; None if nothing does."""
+    """Return a sentence on why the optimizer's bits depend on how FSDP2 cuts parameters; None if they do not."""
     cut = {one: name for one, name in names(model).items() if _is_cut(one)}
     if not cut:
         return None
@@ -83,6 +86,7 @@ def layout_problem(model: torch.nn.Module, optimizer: torch.optim.Optimizer | No
 def _of_optimizer(
     optimizer: torch.optim.Optimizer | None, parameters: Mapping[torch.Tensor, str]
 ) -> Iterator[tuple[str, Any]]:
+    """Yield each entry of the optimizer's state, under the name of its parameter."""
     for one in [] if optimizer is None else (one for group in optimizer.param_groups for one in group["params"]):
         if one not in parameters:
             raise ArgumentError(
@@ -99,6 +103,7 @@ def digest(contents: bytes) -> str:
 
 
 def _of_value(value: Any) -> str:
+    """Return the SHA-256 of a whole tensor with its dtype and shape, or of another value's ``repr``."""
     if not isinstance(value, torch.Tensor):
         return digest(repr(value).encode())
     whole = value.detach().full_tensor() if _is_distributed(value) else value.detach()
@@ -108,9 +113,10 @@ def _of_value(value: Any) -> str:
 
 
 def _is_distributed(value: torch.Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # not imported to find out
+    module = sys.modules.get("torch.distributed.tensor")  # do not import it for this question
     return module is not None and isinstance(value, module.DTensor)
 
 
 def _is_cut(value: Any) -> bool:
+    """Return whether a tensor is a DTensor of which each rank holds a part only."""
     return _is_distributed(value) and any(not one.is_replicate() for one in value.placements)

@@ -1,7 +1,8 @@
-"""Gradients of modules that FSDP2 cuts over ranks, and HSDP replicates besides: exact sums of each rank's part.
+"""Exact sums of the gradients of modules that FSDP2 cuts over ranks, or that HSDP cuts and replicates.
 
-FSDP's own reduce-scatter rounds in every pass. Here every pass adds the ranks' contributions to a partial sum of this
-rank's part, and FSDP gets -0 in place of the sum. Source: ``foreach_reduce`` of ``torch.distributed.fsdp``, 2.13.
+FSDP's own reduce-scatter rounds in every pass. Here, each pass adds all ranks' contributions to a partial sum of this
+rank's part. FSDP gets -0 in place of the reduced gradient, so what it accumulates does not change. This replaces a step
+of ``foreach_reduce`` in ``torch.distributed.fsdp``, 2.13.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 _WEIGHT_BYTES = MOST_WEIGHT.bit_length() // 8
-#: What FSDP divides by a power of two before its reduce-scatter.
+#: Dtypes whose gradients FSDP divides by a power of two before its reduce-scatter, unless the factor is set to 1.
 _DIVIDED_BEFORE = (torch.float16, torch.float64)
 
 
 class ShardGroup:
-    """The ranks over which modules are cut, with the weights of their present micro-batches."""
+    """The ranks over which FSDP2 cuts modules, and in ``words`` the weight of each rank's current micro-batch."""
 
     def __init__(self, group: Group | None) -> None:
-        """Begin with weight 0. ``group``: None where there is one rank."""
+        """Begin with weight 0. ``group``: the ranks; None if one rank holds all parts."""
         self.group = group
         self.words: list[int] = [0]
 
     def begin(self, words: int) -> None:
-        """Tell each other the weights of the micro-batches that begin, in units of 2**-64."""
+        """Exchange the weights of the micro-batches that begin; all ranks of the group call.
+
+        Args:
+            words: The weight of this rank's micro-batch, in units of 2**-64.
+
+        """
         self.words = [words]
         if self.group is not None:
             mine = np.frombuffer(words.to_bytes(_WEIGHT_BYTES, "little"), np.uint8)
@@ -46,22 +52,25 @@ class ShardGroup:
 
 
 class ShardedGradients:
-    """The exact weighted sum of this rank's part of the gradients of one FSDP module; FSDP calls it in every pass."""
+    """The exact weighted sum of one FSDP module's gradients, for this rank's part.
+
+    FSDP calls this object as the module's reduce-scatter, once in every backward pass.
+    """
 
     def __init__(
         self, name: str, module: FSDPModule, param_group: Any, shards: ShardGroup, replicas: Group | None
     ) -> None:
-        """Take the place of the module's reduce-scatter.
+        """Replace the module's reduce-scatter by this object, unless one rank holds all parts.
 
         Args:
-            name: Of the module, for errors.
-            module: The module, which has this one group of parameters.
-            param_group: FSDP's description of it.
-            shards: The ranks that hold the other parts.
-            replicas: The ranks that hold the same part; None where there is one.
+            name: The module's name, for errors.
+            module: The module, which has one group of parameters.
+            param_group: FSDP's ``FSDPParamGroup`` of the module.
+            shards: The ranks that hold the parts.
+            replicas: The ranks that hold the same part; None if only this rank does.
 
         Raises:
-            ArgumentError: FSDP is told to divide gradients, or to reduce them in fewer bits than they have.
+            ArgumentError: The module's settings make FSDP divide gradients, or round them before they are added.
 
         """
         self.every = list(param_group.fsdp_params)
@@ -88,7 +97,7 @@ class ShardedGradients:
         return 0 if self._partial is None else self._partial.nbytes
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for FSDP."""
+        """Return an uninitialised tensor; FSDP gets its buffers from its reduce-scatter object."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -101,7 +110,7 @@ class ShardedGradients:
     ) -> None:
         """Add all ranks' contributions to this rank's part, and fill the output with -0."""
         self._add(input_tensor)
-        output_tensor.fill_(-0.0)  # -0 + x is x, whatever x is
+        output_tensor.fill_(-0.0)  # -0 + x is x, also for x = -0
 
     def begin(self) -> None:
         """Begin a step with no contributions."""
@@ -111,7 +120,7 @@ class ShardedGradients:
         self.used = [False] * len(self.parameters)
 
     def clear(self) -> None:
-        """Drop everything that FSDP has kept of this micro-batch."""
+        """Prepare for the next micro-batch: drop the gradients that FSDP has kept."""
         self._passes, self._contributions = 0, None
         self._drop()
 
@@ -121,10 +130,12 @@ class ShardedGradients:
             one.sharded_param.grad = None
 
     def take(self, weight: Any) -> None:  # noqa: ARG002 - the ranks have told each other theirs
-        """End a micro-batch: where this rank alone holds the module, FSDP has kept the gradients.
+        """End a micro-batch, and add its gradients if one rank holds all parts.
+
+        FSDP calls no reduce-scatter on one rank, but keeps the gradients. On several, ``__call__`` has added them.
 
         Raises:
-            ArgumentError: gradients were kept back.
+            ArgumentError: FSDP was told not to reduce the gradients of this micro-batch.
 
         """
         if not self._param_group.reduce_grads:
@@ -147,7 +158,7 @@ class ShardedGradients:
         self._drop()
 
     def observed(self) -> Iterator[tuple[torch.nn.Parameter, bytes]]:
-        """Yield the parameters, and the bytes of their gradients in a micro-batch that all ranks give weight 0."""
+        """Yield each parameter and the bytes of its gradient, after a micro-batch to which all ranks give weight 0."""
         if self._contributions is not None:
             rows = _in_numpy(self._contributions).reshape(len(self._shards.words), -1)
             for one, (begin, length) in zip(self.parameters, self._places(), strict=True):
@@ -175,14 +186,22 @@ class ShardedGradients:
             one.sharded_param.grad = one.to_sharded_dtensor(part) if is_used else None
 
     def _add(self, contributions: torch.Tensor) -> None:
-        """Add flat contributions for all ranks' parts, behind each other: each rank gets those for its own."""
+        """Add this rank's contributions to the partial sums of all ranks; all ranks that hold parts call.
+
+        Args:
+            contributions: Flat, 1-d: the contribution to rank 0's part, then to rank 1's, and so on.
+
+        Raises:
+            ArgumentError: This is the second backward pass of the micro-batch.
+
+        """
         self._passes += 1
         if self._passes > 1:
             raise ArgumentError(
                 f"{self._name} ran backward twice in one micro-batch, and two gradients that are added exactly differ "
                 "from those of an uncut module. Call it, and backward(), once; make a micro-batch of each call."
             )
-        if not any(self._shards.words):  # nothing to add, or only looked at
+        if not any(self._shards.words):  # nothing to add; ``observed`` reads them in ``MicroBatches.check``
             self._contributions = contributions
             return
         if self._partial is None:
@@ -191,7 +210,7 @@ class ShardedGradients:
         add_scattered(self._partial, contributed, self._shards.words, self._shards.group)
 
     def _places(self) -> Iterator[tuple[int, int]]:
-        """Yield where each parameter begins in this rank's part, and how many elements of it are kept there."""
+        """Yield where each parameter begins in this rank's flat part, and its length there, padding included."""
         begin, ranks = 0, len(self._shards.words)
         for one in self.parameters:
             size = one._orig_size  # noqa: SLF001
@@ -202,7 +221,10 @@ class ShardedGradients:
             begin += length
 
     def _watch(self) -> None:
-        """Note which parameters get a gradient: FSDP sends zeros for the others."""
+        """Register hooks that note which parameters get a gradient: FSDP sends zeros for the others.
+
+        FSDP makes unsharded parameters in the first forward pass, so hooks are added after it, once for each.
+        """
         for at, one in enumerate(self.parameters[self._watched :], self._watched):
             one.unsharded_param.register_post_accumulate_grad_hook(lambda _, at=at: self._note(at))
             self._watched += 1
@@ -212,11 +234,11 @@ class ShardedGradients:
 
 
 def sharded_modules(model: torch.nn.Module) -> Iterator[tuple[str, FSDPModule, Any]]:
-    """Yield the modules that FSDP2 cuts, with their names and descriptions.
+    """Yield the name, the module and the ``FSDPParamGroup`` of each module that FSDP2 cuts.
 
     Raises:
-        ArgumentError: a module has parameters on several meshes, or is of the first FSDP.
-        FrameworkError: PyTorch is too old.
+        ArgumentError: A module has parameters on several meshes, or is cut by the first FSDP.
+        FrameworkError: A module is cut, and PyTorch is too old.
 
     """
     if not distributed.is_available():
@@ -243,6 +265,12 @@ def sharded_modules(model: torch.nn.Module) -> Iterator[tuple[str, FSDPModule, A
 
 
 def _check(name: str, param_group: Any, dtype: torch.dtype) -> None:
+    """Refuse settings by which FSDP divides gradients, or rounds them before they are added.
+
+    Raises:
+        ArgumentError: The module has such settings. The error names the setting.
+
+    """
     if param_group.gradient_divide_factor not in {None, 1.0}:
         raise ArgumentError(
             f"{name} has set_gradient_divide_factor({param_group.gradient_divide_factor:g}). MicroBatches makes the "
@@ -267,7 +295,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _in_numpy(tensor: torch.Tensor) -> HostArray:
-    """Return a flat tensor as treefold's host arrays are, bfloat16 included."""
+    """Return a flat tensor as a host array, bfloat16 included."""
     on_host = tensor.detach().cpu()
     backend = backend_of(on_host)
     view = None if backend is None else backend.host_view(on_host)

@@ -13,10 +13,10 @@ import torch
 
 @contextmanager
 def seeded(seed: int, step: int, index: int) -> Iterator[None]:
-    """Seed the generators of Python, NumPy and PyTorch by these three numbers, and restore them afterwards.
+    """Seed the generators of Python, NumPy and PyTorch from these three numbers, and restore them afterwards.
 
-    If the process uses GPUs, their generators are seeded, too. ``torch.manual_seed`` and ``fork_rng`` do the same, but
-    take 1.5 ms where GPUs are not in use.
+    If the process uses GPUs, their generators are seeded and restored, too. ``torch.manual_seed`` and ``fork_rng`` are
+    not used, because they take 1.5 ms even if no GPU is in use.
     """
     digest = hashlib.sha256(f"{seed} {step} {index}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") >> 1

@@ -1,4 +1,4 @@
-"""``MicroBatches``: training steps that consist of micro-batches, with the same bits on any number of ranks."""
+"""``MicroBatches``: training in steps of micro-batches, with the same bits on any number of ranks."""
 
 from __future__ import annotations
 
@@ -55,11 +55,12 @@ class MicroBatches:
             group: The ranks: what ``treefold.connect`` returns, or a PyTorch ``ProcessGroup`` of any backend. None:
                 this process alone.
             per_step: How many micro-batches a step has.
-            seed: Of the run, for the generators of all micro-batches.
+            seed: The run's seed. It, the step and the index seed the random generators of each micro-batch.
 
         Raises:
-            ArgumentError: The model cannot be trained so, or ``group`` has other ranks than the model.
-            ConnectError: Ranks did not come.
+            ArgumentError: The model cannot be trained in micro-batches, its wrappers have another number of ranks than
+                ``group``, or ``per_step`` or ``seed`` is no such number.
+            ConnectError: A rank did not connect.
 
         """
         if type(per_step) is not int or per_step < 1:
@@ -81,7 +82,7 @@ class MicroBatches:
 
     @property
     def ranks(self) -> int:
-        """How many ranks share a step."""
+        """The number of ranks that share a step."""
         return 1 if self._group is None else self._group.size
 
     @property
@@ -92,9 +93,13 @@ class MicroBatches:
     def mine(self, step: int) -> list[int]:
         """Begin a step, and return the numbers of the micro-batches that this rank computes.
 
-        Every rank gets equally many, because FSDP's passes are collective. If they do not divide evenly, some ranks
-        repeat a micro-batch of another rank: they compute it, and neither add nor log it. The sums of an unfinished
-        step are dropped.
+        Every rank gets equally many, because FSDP's passes are collective. If ``per_step`` is no multiple of the number
+        of ranks, some ranks repeat a micro-batch of another rank: they compute it, but its gradient and logged values
+        do not count there. The sums of an unfinished step are dropped.
+
+        Raises:
+            ArgumentError: ``step`` is no whole number of 0 or more.
+
         """
         if type(step) is not int or step < 0:
             raise ArgumentError(f"mine() got step={short(step)}. It takes a whole number of 0 or more.")
@@ -113,12 +118,14 @@ class MicroBatches:
         Args:
             step: The step that ``mine`` has begun.
             index: One of the numbers that ``mine`` has returned.
-            weight: Of its gradient and logged values in the means, such as the number of its tokens: a whole number or
-                float, 0 or more and below 2**64, a multiple of 2**-64.
+            weight: The weight of its gradient and logged values in the means, such as the number of its tokens: a whole
+                number or float, 0 or more and below 2**64, a multiple of 2**-64.
 
         Raises:
-            ArgumentError: Another step, an index that is none or was added before, a weight that is none; a layer
-                that keeps state from one micro-batch to the next; a sparse gradient.
+            ArgumentError: ``step`` has not begun, ``index`` is out of range or was added before, or ``weight`` is no
+                such number. An earlier micro-batch of the step has failed, or had other logged names. A layer keeps
+                state from one micro-batch to the next, a gradient is sparse, or an FSDP module ran backward twice or
+                kept its gradients back.
 
         """
         words = read_weight(weight)
@@ -134,10 +141,15 @@ class MicroBatches:
         begun.close(index, words, is_surplus=is_surplus)
 
     def log(self, **values: Any) -> None:
-        """Note numbers of this micro-batch, such as its loss; ``logged`` has their means after ``reduce``.
+        """Record numbers of this micro-batch, such as its loss.
+
+        After ``reduce``, ``logged`` holds their weighted means over all micro-batches of all ranks.
 
         Args:
             values: Numbers or arrays of one element, by name; the same names in every micro-batch.
+
+        Raises:
+            ArgumentError: No step has begun.
 
         """
         for name, value in values.items():
@@ -147,14 +159,15 @@ class MicroBatches:
         """End a step: set ``.grad`` to the exact mean over all micro-batches of all ranks, clipped; all ranks call.
 
         Args:
-            max_norm: What the norm of all gradients is clipped to, as by ``treefold.torch.clip_grad_norm_``. None
-                leaves them as they are.
+            max_norm: The largest norm of all gradients together. ``treefold.torch.clip_grad_norm_`` clips gradients
+                whose norm is larger. None does not clip.
 
         Returns:
-            The norm before it was clipped; None without ``max_norm``.
+            The norm before clipping; None if ``max_norm`` is None.
 
         Raises:
-            ArgumentError: A micro-batch is missing, all weights are 0, or one has failed; on all ranks.
+            ArgumentError: A micro-batch is missing or has failed, all weights are 0, or ranks have logged different
+                names. All ranks raise it.
 
         """
         step = self._begun()
@@ -170,7 +183,7 @@ class MicroBatches:
         the model is cut or wrapped. Tensors that are cut are gathered one at a time.
 
         Args:
-            optimizer: The optimizer of the model's parameters; None leaves its state out.
+            optimizer: The optimizer of the model's parameters; None leaves out its state.
 
         Warns:
             UserWarning: The optimizer's bits depend on how the model is cut.
@@ -184,22 +197,27 @@ class MicroBatches:
     def digests(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, str]:
         """Return the SHA-256 of every logged mean, gradient, parameter, buffer, and state of the optimizer, by name.
 
-        All ranks call; ``treefold.testing.assert_same_training`` compares these.
+        All ranks call. A training can yield them after each step, for ``treefold.testing.assert_same_training``.
         """
         return digests(self._model, optimizer, self.logged, is_state=False)
 
     def check(self, optimizer: torch.optim.Optimizer | None, compute: Callable[[int, int], Any]) -> None:
-        """Run micro-batches 0, 1 and 0 in different orders on all ranks, compare their bits, and restore everything.
+        """Run micro-batch 0 twice and 1 once on all ranks, odd ranks in another order, and compare their bits.
+
+        The model's gradients and buffers, and the random generators, are restored afterwards. The sums of an unfinished
+        step are dropped.
 
         Args:
             optimizer: The optimizer of the model's parameters, or None.
-            compute: What stands inside ``micro_batch``: called with a step and an index, it computes the loss, calls
-                ``backward()``, and may call ``log``.
+            compute: A function of a step and an index that does the work of a ``micro_batch``: it computes the loss,
+                calls ``backward()``, and may call ``log``.
 
         Raises:
-            ArgumentError: The optimizer's bits depend on how the model is cut.
-            NotReproducibleError: Ranks begin with other parameters, or a micro-batch has other bits on another rank or
-                in another order; it names the rank, the parameter, and the usual causes. On all ranks.
+            ArgumentError: The optimizer's bits depend on how the model is cut, or a layer keeps state from one
+                micro-batch to the next.
+            NotReproducibleError: Ranks begin with different parameters, buffers or optimizer states, or a micro-batch
+                has different bits on another rank or in another order. The error names the rank, the first difference
+                and the usual causes. All ranks raise it.
 
         """
         problem = layout_problem(self._model, optimizer)
@@ -221,7 +239,7 @@ class MicroBatches:
         compare(found, self._group)
 
     def state_dict(self) -> dict[str, int]:
-        """Return where the run is: its seed, its micro-batches per step, and the next step.
+        """Return the position of the run: its seed, its micro-batches per step, and the next step.
 
         The state does not depend on the number of ranks. Save it beside the model and the optimizer, between two steps.
 
@@ -237,10 +255,10 @@ class MicroBatches:
         return {"seed": self.seed, "per_step": self.per_step, "next_step": self.next_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was called, on any number of ranks; ``next_step`` is the step to begin with.
+        """Resume where ``state_dict`` was called, on any number of ranks; ``next_step`` is the step to begin with.
 
         Raises:
-            ArgumentError: It is no such state, or one of a run with another seed or number of micro-batches.
+            ArgumentError: ``state`` is no such state, or comes from a run with another ``seed`` or ``per_step``.
 
         """
         wanted = {"seed": self.seed, "per_step": self.per_step}

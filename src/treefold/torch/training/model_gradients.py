@@ -1,4 +1,4 @@
-"""All gradients of a model: where each pass leaves them, and where their means go."""
+"""Sums of all gradients of a model: they are taken after each pass, and their means are written once a step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from treefold.torch.training.whole import WholeGradients
 
 
 class ModelGradients:
-    """The sums of a model's gradients, in parts: those that FSDP2 cuts, module by module, and all others."""
+    """The sums of a model's gradients: one part for each module that FSDP2 cuts, and one for all other parameters."""
 
     def __init__(self, model: torch.nn.Module, group: Group | None, connect: Callable[[Any], Group]) -> None:
         """Prepare the model; all ranks call.
 
         Raises:
-            ArgumentError: it cannot be trained in micro-batches, or not by these ranks.
+            ArgumentError: The model cannot be trained in micro-batches, or its wrappers have another number of ranks.
 
         """
         self._model, self._group, self._connect = model, group, connect
@@ -47,11 +47,11 @@ class ModelGradients:
 
     @property
     def used(self) -> list[bool]:
-        """For each parameter that is trained, whether a micro-batch of this rank has used it."""
+        """For each trained parameter, whether a micro-batch of this rank has given it a gradient."""
         return [flag for one in self._parts() for flag in one.used]
 
     def begin(self) -> None:
-        """Drop all sums, and look anew at the layers, and at which parameters are trained."""
+        """Begin a step: drop all sums, and find out again which layers there are and which parameters are trained."""
         self._norms = [(name, one) for name, one in self._model.named_modules() if isinstance(one, _NormBase)]
         trained = self._uncut()
         if [*map(id, trained.values())] != [*map(id, self._whole.parameters.values())]:
@@ -77,10 +77,10 @@ class ModelGradients:
             one.take(weight)
 
     def observe(self) -> dict[str, str]:
-        """Return the digests of the gradients of the micro-batch, and add nothing."""
+        """Return the digests of the gradients of a micro-batch of weight 0, by name; nothing is added."""
         known = names(self._model)
         for one in self._sharded:
-            one.take(0)
+            one.take(0)  # hands the gradients that FSDP has kept to ``observed``
         found = [pair for one in self._parts() for pair in one.observed()]
         return {f"gradient {known[parameter]}": digest(contents) for parameter, contents in found}
 
@@ -89,7 +89,7 @@ class ModelGradients:
 
         Args:
             words: The sum of all weights, in units of 2**-64.
-            used: What ``used`` is for any rank.
+            used: For each parameter of ``used``, in that order, whether it is true on any rank.
 
         """
         for one in self._parts():
@@ -103,7 +103,7 @@ class ModelGradients:
         """Return the trained parameters that are not cut, by name.
 
         Raises:
-            ArgumentError: one is cut by something else than FSDP2.
+            ArgumentError: A parameter is a DTensor that FSDP2 does not manage.
 
         """
         cut = {id(one.sharded_param) for part in self._sharded for one in part.every}
@@ -121,7 +121,7 @@ class ModelGradients:
         """Refuse layers that keep state from one micro-batch to the next.
 
         Raises:
-            ArgumentError: naming one.
+            ArgumentError: There is such a layer. The error names it.
 
         """
         for name, one in self._norms:
@@ -133,6 +133,7 @@ class ModelGradients:
                 )
 
     def _sharded_gradients(self, name: str, module: Any, param_group: Any) -> ShardedGradients:
+        """Return the sums of one FSDP module, and connect the ranks that hold its parts and its copies."""
         info = param_group.mesh_info
         shards, replicas = info.shard_process_group, getattr(info, "replicate_process_group", None)
         count = 1 if replicas is None else replicas.size()
@@ -143,6 +144,7 @@ class ModelGradients:
         return ShardedGradients(name, module, param_group, self._shard_groups[shards], others)
 
     def _check_size(self, size: int, owner: str) -> None:
+        """Refuse a wrapper, named by ``owner``, that has another number of ranks than the group."""
         ranks = 1 if self._group is None else self._group.size
         if size != ranks:
             raise ArgumentError(

@@ -17,7 +17,17 @@ _UNITS = 1 << 1074
 
 
 class _Record(NamedTuple):
-    """What a rank says of a step: in JSON, one line."""
+    """One rank's record of a step, which all ranks exchange as a line of JSON.
+
+    Attributes:
+        is_broken: Whether a micro-batch has failed.
+        words: The sum of weights, in units of 2**-64.
+        counts: For each micro-batch of the step, how often this rank has added it.
+        used: For each trained parameter, whether it got a gradient.
+        sums: The sum of each logged number times its weight, in units of 2**-1138.
+        specials: The sum of the infinities and NaN of each logged number.
+
+    """
 
     is_broken: bool
     words: int
@@ -28,23 +38,23 @@ class _Record(NamedTuple):
 
 
 class Step:
-    """A step that has begun, and is not reduced yet."""
+    """A step that has begun, and is not reduced yet. ``values``: the numbers that the open micro-batch has logged."""
 
     def __init__(self, number: int, per_step: int) -> None:
-        """Begin with nothing. ``per_step``: the number of its micro-batches, on all ranks together."""
+        """Begin without micro-batches. ``per_step``: their number in the step, on all ranks together."""
         self.number = number
         self.values: dict[str, float] = {}
         self._counts = [0] * per_step
         self._words = self._passes = 0
         self._sums: dict[str, int] = {}  # of what was logged, times its weight, in units of 2**-1138
-        self._specials: dict[str, float] = {}  # of infinities and NaN
+        self._specials: dict[str, float] = {}  # sums of infinities and NaN
         self._is_broken = False
 
     def open(self, number: int, index: int) -> None:
         """Begin a micro-batch.
 
         Raises:
-            ArgumentError: it is of another step, does not exist, was added before, or one before it has failed.
+            ArgumentError: The micro-batch is of another step, does not exist, or was added before; or one has failed.
 
         """
         if number != self.number:
@@ -66,10 +76,21 @@ class Step:
                 f"A micro-batch of step {number} has failed, so its sums are not known. Begin the step anew with "
                 f"mine({number}), on all ranks."
             )
+        # Until ``close``: an error in between leaves gradients of which some are added and some are not.
         self._is_broken, self.values = True, {}
 
     def close(self, index: int, words: int, *, is_surplus: bool) -> None:
-        """End a micro-batch after its gradients were added with the weight ``words``, in units of 2**-64."""
+        """End a micro-batch whose gradients were added.
+
+        Args:
+            index: The number of the micro-batch.
+            words: Its weight, in units of 2**-64; 0 if it is surplus.
+            is_surplus: Whether it is another rank's micro-batch, which this rank only repeats.
+
+        Raises:
+            ArgumentError: It has logged other names than the micro-batches before it.
+
+        """
         if self._passes and self.values.keys() != self._sums.keys():
             raise ArgumentError(
                 f"Micro-batch {index} of step {self.number} has logged {short(sorted(self.values))}, and those before "
@@ -86,18 +107,19 @@ class Step:
         self._is_broken = False
 
     def agree(self, used: list[bool], group: Group | None) -> tuple[list[bool], int, dict[str, float]]:
-        """Join the records of all ranks; all of them call.
+        """Exchange the records of all ranks, and combine them; all ranks call.
 
         Args:
-            used: The parameters that this rank has used.
+            used: For each trained parameter, whether it got a gradient on this rank.
             group: The ranks; None: this process alone.
 
         Returns:
-            The parameters that any rank has used, the sum of all weights in units of 2**-64, and the means of what was
-            logged.
+            For each trained parameter, whether it got a gradient on any rank; the sum of all weights, in units of
+            2**-64; and the weighted mean of each logged number.
 
         Raises:
-            ArgumentError: the step is not whole, or ranks have logged different names; on all ranks.
+            ArgumentError: A micro-batch is missing or has failed, all weights are 0, or ranks have logged different
+                names. All ranks raise it.
 
         """
         own = _Record(self._is_broken, self._words, self._counts, used, self._sums, self._specials)

@@ -15,19 +15,19 @@ from treefold.partials import Mean
 class WholeGradients:
     """The exact weighted mean of the gradients of some parameters.
 
-    A parameter without a gradient in one micro-batch counts as zero there. One without a gradient in all micro-batches
-    of all ranks has none at the end, so that optimizers leave it out as they usually do.
+    A parameter without a gradient in a micro-batch counts as zero there. If no micro-batch of any rank gives it a
+    gradient, its ``.grad`` is None at the end, so that optimizers skip it as usual.
     """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], group: Group | None) -> None:
-        """Begin with nothing. ``parameters``: those that are trained, by name."""
+        """Begin without gradients. ``parameters``: those that are trained, by name."""
         self.parameters = dict(parameters)
         self._group = group
         self._mean = Mean()
         self.begin()
 
     def begin(self) -> None:
-        """Begin a step with the mean of nothing."""
+        """Begin a step: drop all sums."""
         self._mean.clear()
         self.used = [False] * len(self.parameters)
 
@@ -48,16 +48,16 @@ class WholeGradients:
         self.clear()
 
     def observed(self) -> Iterator[tuple[torch.nn.Parameter, bytes]]:
-        """Yield the parameters that have got a gradient in this micro-batch, and its bytes."""
+        """Yield each parameter that has a gradient in this micro-batch, and the bytes of that gradient."""
         for one in self.parameters.values():
             if one.grad is not None:
                 yield one, one.grad.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
     def _read(self) -> list[torch.Tensor]:
-        """Return the gradients of this micro-batch, zeros where there is none.
+        """Return the gradients of this micro-batch, zeros where there is none, and note which parameters have one.
 
         Raises:
-            ArgumentError: a gradient is sparse.
+            ArgumentError: A gradient is sparse.
 
         """
         gradients = []
@@ -76,7 +76,10 @@ class WholeGradients:
         return gradients
 
     def write(self, words: int, used: list[bool]) -> None:  # noqa: ARG002 - the mean knows its weights
-        """Set ``.grad`` to the mean over all ranks, of the parameters that are used in any micro-batch of any rank."""
+        """Set ``.grad`` to the mean over all ranks, or to None if no rank has given the parameter a gradient.
+
+        ``used``: for each parameter, whether a rank has.
+        """
         if self.parameters:
             means = self._mean.result(group=self._group)
             for one, mean, is_used in zip(self.parameters.values(), means, used, strict=True):
