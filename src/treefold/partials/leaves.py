@@ -1,4 +1,4 @@
-"""Leaves of the values that are added: reads them into flat host arrays, and makes results like them."""
+"""Leaves of the values that are added: ``ValueReader`` reads them, and ``like`` makes results of their types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Form(NamedTuple):
             be the same in all values.
         dtype: The name of its dtype.
         shape: The lengths of its axes.
-        begin: The index of a float leaf's first element among all elements of dtype ``real``.
+        begin: The index of a float leaf's first element in the sequence of all leaves of dtype ``real``; 0 for others.
 
     """
 
@@ -48,12 +48,12 @@ class Form(NamedTuple):
 
     @property
     def real(self) -> str:
-        """The dtype of its parts."""
+        """The dtype of its real elements: for complex numbers that of their parts, else ``dtype``."""
         return REAL[self.dtype] if self.dtype in COMPLEX else self.dtype
 
     @property
     def length(self) -> int:
-        """Its number of real elements."""
+        """Its number of real elements; a complex number has two."""
         return int(np.prod(self.shape, dtype=np.int64)) * (2 if self.dtype in COMPLEX else 1)
 
 
@@ -61,7 +61,14 @@ class Form(NamedTuple):
 class Contribution:
     """A value that was read: the forms of its leaves, and their contents.
 
-    ``floats``: the flat arrays by real dtype. ``digests``: one for each leaf that has to be equal.
+    Attributes:
+        leaves: The leaves as they were given.
+        structure: The containers of the value; None if they are not known.
+        forms: The form of each leaf.
+        floats: The contents of all float leaves, by real dtype.
+        wholes: The contents of each integer leaf, flat.
+        digests: The digest of each leaf that has to be equal in all values.
+
     """
 
     leaves: list[Any]
@@ -73,7 +80,15 @@ class Contribution:
 
 
 class Example(NamedTuple):
-    """The array type, backend and device of a leaf of the result; ``value``: the leaf itself if its kind is equal."""
+    """The description of a leaf of the result.
+
+    Attributes:
+        kind: The type of the array or number.
+        backend: The name of its backend; empty for text, a single flag or None.
+        device: The device of the array; None if the framework has no devices.
+        value: The contents, if they have to be equal in all values; else None.
+
+    """
 
     kind: type
     backend: str
@@ -82,7 +97,7 @@ class Example(NamedTuple):
 
 
 class ValueReader:
-    """Reads values for one op, and those that are like the first one quickly."""
+    """Reads values for one reduce op. Values with the structure and forms of the first take a fast path."""
 
     def __init__(self, op: ReduceOp, owner: str) -> None:
         """Begin without a known structure. ``owner``: the public name that errors give, such as ``Mean``."""
@@ -92,7 +107,7 @@ class ValueReader:
         self._readers: dict[str, _LeavesOfDtype] = {}
 
     def expect(self, structure: optree.PyTreeSpec | None, forms: list[Form]) -> None:
-        """Prepare to read values of this structure, if it is known, with leaves of these forms."""
+        """Prepare the fast path for values of this structure and these forms; None as the structure prepares none."""
         self._structure, self._forms = structure, forms
         floats = [form for form in forms if form.kind == "float"]
         is_plain = HAS_NATIVE and structure is not None and not any(form.dtype in COMPLEX for form in floats)
@@ -100,11 +115,11 @@ class ValueReader:
         self._readers = {dtype: _LeavesOfDtype(dtype, forms) for dtype in dtypes}
 
     def read(self, value: Any) -> Contribution:
-        """Read a value.
+        """Read a value's leaves into host memory, as views where that is possible.
 
         Raises:
-            ArgumentError: a leaf is no array or number.
-            DtypeError: the op has no meaning for a dtype.
+            ArgumentError: A leaf is no array, number, text or None.
+            DtypeError: The op is not defined for a dtype.
 
         """
         leaves, structure = flatten(value)
@@ -128,7 +143,7 @@ class ValueReader:
         return read
 
     def _read_known(self, leaves: list[Any], structure: optree.PyTreeSpec) -> Contribution | None:
-        """Read leaves like those before at once, by the core; None if one of them needs a closer look."""
+        """Read a value by the fast path, all leaves of a dtype in one call; return None if it needs the slow path."""
         read = Contribution(leaves, structure, self._forms)
         for dtype, reader in self._readers.items():
             starts = reader.find(leaves)
@@ -144,8 +159,10 @@ class ValueReader:
         return read
 
     def _read_leaf(self, leaf: Any, path: str) -> tuple[Form, Any]:
-        """Return the form of a leaf, and its contents as a flat array; None in place of these for text."""
-        is_refused = isinstance(leaf, bool) and self._op is ReduceOp.SUM  # below, as arrays of flags are
+        """Return a leaf's form, and its contents as a flat, 1-d host array; None for text, a single flag or None."""
+        is_refused = (
+            isinstance(leaf, bool) and self._op is ReduceOp.SUM
+        )  # by ``check_dtype`` below, like an array of flags
         if isinstance(leaf, _TEXT) and not is_refused:
             return Form(path, "equal", type(leaf).__name__, ()), None
         backend = backend_of(leaf)
@@ -171,7 +188,7 @@ class ValueReader:
 
 
 class _LeavesOfDtype:
-    """Finds the leaves of one dtype and of known shapes in memory."""
+    """Finds the addresses of the leaves of one dtype and of known shapes."""
 
     def __init__(self, dtype: str, forms: Sequence[Form]) -> None:
         self._indices = [index for index, form in enumerate(forms) if form.dtype == dtype]
@@ -180,7 +197,7 @@ class _LeavesOfDtype:
         self._reader = LeafReader(numpy_dtype(dtype), DTYPES[dtype].dlpack or 0, shapes)
 
     def find(self, leaves: Sequence[Any]) -> HostArray | None:
-        """Return the leaves' addresses; None if one cannot be read in place in its known form."""
+        """Return the leaves' addresses; None if a leaf has another form or cannot be read in place."""
         chosen = [leaves[index] for index in self._indices]
         ways = [way for way in (backend.exchange(chosen) for backend in loaded_backends()) if way is not None]
         starts: HostArray | None = self._reader.read(chosen, *(ways[0] if ways else ((), None, ())))
@@ -188,7 +205,15 @@ class _LeavesOfDtype:
 
 
 def difference(known: Sequence[Form], got: Sequence[Form], whose: str, others: str) -> MismatchError | None:
-    """Return an error that names the first leaf that is not alike; None if all are."""
+    """Return an error that names the first leaf of another form; None if all forms are equal.
+
+    Args:
+        known: The forms of the values before.
+        got: The forms of the value to check.
+        whose: Words for that value, such as "This value".
+        others: Words for the values before, such as "those before".
+
+    """
     by_path = {form.path: form for form in known}
     for form in got:
         other = by_path.pop(form.path, None)
@@ -207,7 +232,7 @@ def difference(known: Sequence[Form], got: Sequence[Form], whose: str, others: s
 
 
 def container_difference(known: optree.PyTreeSpec, got: optree.PyTreeSpec, path: str = "") -> MismatchError:
-    """Return an error that names the first container that differs, where the leaves are alike."""
+    """Return an error that names the first container in which two structures with equal leaves differ."""
     if known.type is got.type:
         for key, one, other in zip(got.entries(), known.children(), got.children(), strict=False):
             if one != other:
@@ -221,7 +246,7 @@ def container_difference(known: optree.PyTreeSpec, got: optree.PyTreeSpec, path:
 
 
 def example_of(leaf: Any) -> Example:
-    """Return the type, framework and device that a result has if it is to be like the leaf."""
+    """Return the description that ``like`` needs to make a result with the leaf's type, framework and device."""
     if isinstance(leaf, _TEXT):
         return Example(type(leaf), "", None, leaf)
     backend = backend_of(leaf)
@@ -232,7 +257,14 @@ def example_of(leaf: Any) -> Example:
 
 
 def like(example: Example, made: HostArray | None, form: Form) -> Any:
-    """Return a leaf like the example with the contents ``made``; None: with the contents of the example."""
+    """Return a leaf of the result.
+
+    Args:
+        example: Its type, framework and device.
+        made: Its contents, flat; None takes those of the example.
+        form: Its shape.
+
+    """
     if made is None and not example.backend:
         return example.value
     array = (example.value.copy() if made is None else made).reshape(form.shape)
@@ -246,6 +278,7 @@ def like(example: Example, made: HostArray | None, form: Form) -> Any:
 
 
 def _keep(read: Contribution, form: Form, leaf: Any, view: Any) -> None:
+    """Keep the contents of a leaf that is no float: integers as an array, others as a digest."""
     if form.kind == "whole":
         read.wholes.append(view)
     else:
@@ -254,5 +287,6 @@ def _keep(read: Contribution, form: Form, leaf: Any, view: Any) -> None:
 
 
 def _on_host(backend: ArrayBackend, leaf: Any) -> HostArray:
+    """Return a leaf as a host array: a view if it lies in host memory, else a copy."""
     view = backend.host_view(leaf)
     return np.asarray(backend.host_view(backend.copy_to(leaf, "cpu:0")) if view is None else view)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class _Running:
-    """The methods that ``Mean`` and ``Sum`` share: values are added, and nothing is rounded until ``result``."""
+    """Base class of ``Mean`` and ``Sum``: values are added exactly, and only ``result`` rounds."""
 
     _op: ClassVar[ReduceOp]
     _name: ClassVar[str]
 
     def __init__(self) -> None:
-        """Begin with nothing. The first value that is added sets the structure, shapes and dtypes of all others."""
+        """Begin without values. The first value that is added sets the structure, shapes and dtypes of all others."""
         self._lock = threading.RLock()
         self._hold(Totals())
 
@@ -44,7 +44,7 @@ class _Running:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that the sums of floats take. Sums of integers are Python's, and not counted."""
+        """The bytes of memory that the sums of floats take. Sums of integers are Python integers and not counted."""
         return self._totals.nbytes
 
     def not_finite(self) -> list[str]:
@@ -57,7 +57,7 @@ class _Running:
         """Add all values of ``other``, which was filled by another thread or process and stays unchanged.
 
         Raises:
-            ArgumentError: ``other`` is another kind of sum.
+            ArgumentError: ``other`` is another kind of sum, flags or texts differ, or an addition was interrupted.
             MismatchError: Structures, shapes or dtypes differ. Nothing was added.
 
         """
@@ -84,12 +84,13 @@ class _Running:
         Call this at any time; more values can be added afterwards.
 
         Args:
-            group: Ranks that have each added values of their own: all of them call, and get the result over all. None:
-                this process alone.
+            group: Ranks that have each added values of their own. All of them call, and get the result over all values.
+                None: this process alone.
 
         Raises:
-            ArgumentError: Nothing with a weight above 0 has been added.
-            MismatchError: Ranks whose values differ in structure, shape or dtype, on all ranks.
+            ArgumentError: Nothing with a weight above 0 has been added, a rank has added nothing, flags or texts of
+                ranks differ, or an addition was interrupted.
+            MismatchError: Values of different ranks differ in structure, shape or dtype. All ranks raise it.
 
         """
         with self._intact():
@@ -105,7 +106,7 @@ class _Running:
             return unflatten(self._structure, [like(*result) for result in results])
 
     def state_dict(self) -> dict[str, HostArray]:
-        """Return the exact state as NumPy arrays, to be saved with ``numpy.savez`` or safetensors.
+        """Return the exact state as NumPy arrays, by name, to be saved with ``numpy.savez`` or safetensors.
 
         The array ``header`` is JSON in bytes: the format, its version, and the path, dtype and shape of each leaf.
         """
@@ -113,10 +114,10 @@ class _Running:
             return self._totals.state(self._format)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace all that was added here by a state that ``state_dict`` has returned.
+        """Replace everything that was added by a state that ``state_dict`` has returned.
 
-        A state has shapes and dtypes, but neither containers nor frameworks. The next value that is added sets these;
-        add one with ``weight=0`` to set nothing else.
+        A state has shapes and dtypes, but neither containers nor frameworks: the next value that is added sets these.
+        To set them in a ``Mean`` and add nothing, add a value with ``weight=0``.
 
         Args:
             state: Arrays by name.
@@ -130,17 +131,17 @@ class _Running:
             self._hold(totals)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the parts that pickle saves: the state, the structure, and the types of the leaves."""
+        """Return what pickle saves: the state, the structure, and the types of the leaves."""
         with self._intact():
             return {"state": self.state_dict(), "structure": self._structure, "examples": self._examples}
 
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
-        """Restore the parts that ``__getstate__`` has returned."""
+        """Restore what ``__getstate__`` has returned."""
         self._lock = threading.RLock()
         self._hold(Totals.of_state(saved["state"], self._format), saved["structure"], saved["examples"])
 
     def __repr__(self) -> str:
-        """Say how much was added."""
+        """Return the class and the number of added values."""
         return f"treefold.{self._name}(count={self.count})"
 
     @property
@@ -150,6 +151,7 @@ class _Running:
     def _hold(
         self, totals: Totals, structure: optree.PyTreeSpec | None = None, examples: list[Example] | None = None
     ) -> None:
+        """Replace everything by totals. ``structure``: the containers of their values; None if they are not known."""
         self._totals, self._structure, self._examples = totals, structure, examples or []
         self._is_broken = False
         self._reader = ValueReader(self._op, self._name)
@@ -164,7 +166,10 @@ class _Running:
                 self._totals.add(contribution, words)
 
     def _prepare(self, contribution: Contribution, examples: list[Example] | None) -> None:
-        """Check a value before it is added; the first one sets the structure, shapes and dtypes of all others."""
+        """Check a value before it is added; the first one sets the structure, shapes and dtypes of all others.
+
+        ``examples``: descriptions of the leaves of the result; None makes them from the leaves of the value.
+        """
         structure = contribution.structure
         if self._totals.forms:
             self._totals.check(contribution.forms, contribution.digests, "This value", "those before")
@@ -179,7 +184,7 @@ class _Running:
 
     @contextmanager
     def _intact(self) -> Iterator[None]:
-        """Hold the lock; refuse if an interruption has left a value half added."""
+        """Hold the lock. Raise an error if an exception has left a value half added."""
         with self._lock:
             if self._is_broken:
                 raise ArgumentError(
@@ -190,6 +195,7 @@ class _Running:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
+        """Mark the sums as broken, and remove the mark if no exception ends the context."""
         self._is_broken = True
         yield
         self._is_broken = False
@@ -223,13 +229,15 @@ class Mean(_Running):
         Args:
             value: An array or number, or a pytree of them: NumPy, PyTorch, JAX, TensorFlow. Values have one structure,
                 and equal shapes and dtypes.
-            weight: Such as the number of samples: a whole number or float, 0 or more and below 2**64, a multiple of
-                2**-64. With 0 the value is left out, NaN and all.
+            weight: The weight of the value, such as its number of samples: a whole number or float, 0 or more and below
+                2**64, a multiple of 2**-64. A value of weight 0 is left out, even if it has NaN.
 
         Raises:
-            ArgumentError: A weight that is something else, a leaf that cannot be added, flags that differ.
-            DtypeError: A dtype that has no mean.
-            MismatchError: Another structure, shape or dtype than those before, naming the place. Nothing was added.
+            ArgumentError: ``weight`` is no such number, a leaf cannot be added, flags or texts differ from those
+                before, or an addition was interrupted.
+            DtypeError: A dtype has no mean.
+            MismatchError: The structure, a shape or a dtype differs from those before; the error names the place.
+                Nothing was added.
 
         """
         self._add(value, read_weight(weight))
@@ -258,12 +266,13 @@ class Sum(_Running):
         """Add a value; several threads may.
 
         Args:
-            value: An array or number, or a pytree of them. Sums of integers are modulo 2**bits of their dtype.
+            value: An array or number, or a pytree of them. Sums of integers wrap modulo 2**bits of their dtype.
 
         Raises:
-            ArgumentError: A leaf that cannot be added, text that differs.
-            DtypeError: A dtype that has no sum.
-            MismatchError: Another structure, shape or dtype than those before, naming the place. Nothing was added.
+            ArgumentError: A leaf cannot be added, text differs from that before, or an addition was interrupted.
+            DtypeError: A dtype has no sum.
+            MismatchError: The structure, a shape or a dtype differs from those before; the error names the place.
+                Nothing was added.
 
         """
         self._add(value, ONE)
@@ -273,7 +282,7 @@ def read_weight(weight: Any) -> int:
     """Return a weight in units of 2**-64.
 
     Raises:
-        ArgumentError: it is no whole number or float, negative, or no such multiple.
+        ArgumentError: The weight is no whole number or float, is out of range, or is no multiple of 2**-64.
 
     """
     words = Fraction(-1)

@@ -20,9 +20,9 @@ from treefold.partials.partial_sum import Blocks, PartialSum, Pieces
 if HAS_NATIVE:
     from treefold._native import addresses_of, fold_partial_messages, write_partial_message
 
-#: The byte of a block that a message does not hold.
+#: The byte of a block that a message does not hold; the contributions to the block follow the message.
 _LEFT = 0
-#: Whole numbers of a block count units of 2**(byte - 134), and the least of 32 bits stands for -0.
+#: Sums of 16-bit floats are int32, in units of 2**(byte of the block - 134). The least int32 stands for -0.
 _ZERO_UNIT, _NEGATIVE_ZERO = 134, -(1 << 31)
 
 
@@ -33,7 +33,7 @@ class Weighted(NamedTuple):
     factors: Sequence[Factor]
 
     def for_core(self) -> tuple[HostArray, list[tuple[float, tuple[float, ...], bytes]]]:
-        """Return addresses and weights as the core takes them."""
+        """Return the addresses of the arrays, and the weights, in the form that the core takes."""
         told = [(one.number, one.pieces, native.packed_weights([one.words])[0]) for one in self.factors]
         return addresses_of(list(self.rows)), told
 
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
     Attributes:
         content: The bytes of the message.
-        rests: The values of the blocks that it does not hold, as they have followed it.
+        rests: The contributions to the blocks that it does not hold, which were sent after it.
 
     """
 
@@ -52,30 +52,39 @@ class Message(NamedTuple):
 
 
 def message_of(dtype: str, own: Weighted, length: int) -> HostArray:
-    """Return the message with the exact sums of arrays."""
+    """Return a message with the exact sums of ``own``, arrays of ``length`` elements."""
     message = np.empty(exact_bytes(dtype, length), np.uint8)
     write_partial_message(*own.for_core(), native.DTYPES[dtype], native.level(), length, message)
     return message
 
 
 def elements_left(length: int, message: HostArray) -> Blocks:
-    """Return the elements of which a message does not hold the sums."""
+    """Return the indices of the elements of the blocks that a message does not hold."""
     return _elements(np.flatnonzero(_forms(length, message) == _LEFT), length)
 
 
 def fold_messages(dtype: str, own: Weighted, messages: Sequence[Message], divisor: int, result: HostArray) -> None:
-    """Write the sum of arrays and messages over a divisor, rounded once, into an array of the dtype."""
+    """Write the sum of arrays and messages over a divisor, rounded once.
+
+    Args:
+        dtype: The dtype of the arrays and of the result.
+        own: The contributions that came as they are.
+        messages: The sums that came as messages.
+        divisor: A whole number.
+        result: The array that is written, flat.
+
+    """
     contents, [end], length = [one.content for one in messages], addresses_of([result]).tolist(), result.size
     left = fold_partial_messages(
         *own.for_core(), contents, native.DTYPES[dtype], native.level(), length, end, float(divisor), 0.0
     )
-    if left:
+    if left:  # blocks that a message does not hold, that need more than two floats, or have a doubtful rounding
         blocks = np.asarray(left, np.intp)
         result[_elements(blocks, length)] = _sum_of(dtype, own, messages, blocks, length).finish(divisor << FRACTION)
 
 
 def _sum_of(dtype: str, own: Weighted, messages: Sequence[Message], blocks: Blocks, length: int) -> PartialSum:
-    """Return the exact sum in some blocks."""
+    """Return the exact sum of arrays and messages in some blocks, by the slow path."""
     elements = _elements(blocks, length)
     total = PartialSum(dtype, elements.size)
     for row, factor in zip(*own, strict=True):
@@ -84,7 +93,7 @@ def _sum_of(dtype: str, own: Weighted, messages: Sequence[Message], blocks: Bloc
         total.merge(_read(dtype, content, blocks, length))
         places = np.searchsorted(elements, elements_left(length, content))
         for rest, factor in zip(*rests, strict=True):
-            row = np.full(elements.size, -0.0, numpy_dtype(dtype))  # which no addition notices
+            row = np.full(elements.size, -0.0, numpy_dtype(dtype))  # adding -0 changes no sum
             row[places] = rest
             total.add(Pieces.of([row]), factor)
     return total
@@ -92,7 +101,7 @@ def _sum_of(dtype: str, own: Weighted, messages: Sequence[Message], blocks: Bloc
 
 @in_plain_arithmetic
 def _read(dtype: str, message: HostArray, blocks: Blocks, length: int) -> PartialSum:
-    """Return the sums of blocks in a message; a block that the message does not hold has the sum of nothing."""
+    """Return the sums that a message holds of some blocks; for blocks that it does not hold, the sum of nothing."""
     forms, body = _forms(length, message)[blocks], message[: message.size - _count(length)]
     partial = PartialSum(dtype, _elements(blocks, length).size)
     arrays, are_left = partial._arrays, forms == _LEFT  # noqa: SLF001 - a form of it
@@ -111,13 +120,16 @@ def _read(dtype: str, message: HostArray, blocks: Blocks, length: int) -> Partia
 
 
 def _forms(length: int, message: HostArray) -> npt.NDArray[np.uint8]:
+    """Return the bytes of all blocks, which stand at the end of a message."""
     return message[message.size - _count(length) :]
 
 
 def _count(length: int) -> int:
+    """Return the number of blocks that hold ``length`` elements."""
     return -(-length // LENGTH)
 
 
 def _elements(blocks: Blocks, length: int) -> Blocks:
+    """Return the indices of the elements of some blocks; the last block may have fewer than ``LENGTH``."""
     elements = (blocks[:, None] * LENGTH + np.arange(LENGTH)).reshape(-1)
     return elements[elements < length]

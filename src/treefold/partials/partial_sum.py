@@ -27,16 +27,16 @@ Blocks = npt.NDArray[np.intp]
 
 #: The dtypes that partial sums have.
 REALS = ("float16", "bfloat16", "float32", "float64")
-#: Blocks that ranks exchange at a time: 4 MiB of sums in float64. As few as ``_SMALL``, 32 KiB, every rank adds whole.
+#: Blocks that ranks exchange at a time: 4 MiB of float64. Up to ``_SMALL`` blocks, 32 KiB, every rank adds all of them.
 _EXCHANGED, _SMALL = 4096, 32
-#: Bytes of an element in most messages, by dtype.
+#: Bytes of an element in a message with all blocks in their first mode, by dtype.
 _ELEMENT_BYTES = {"float16": 8, "bfloat16": 8, "float32": 8, "float64": 16}
-#: Bytes that the floats of a message are aligned to.
+#: Bytes to which the floats of a message are aligned.
 _ALIGNED = 8
 
 
 class Pieces(NamedTuple):
-    """Flat arrays of one dtype, which count as one sequence of elements.
+    """Flat arrays of one dtype that form one sequence of elements.
 
     Attributes:
         starts: The address of each array, for the core.
@@ -57,29 +57,32 @@ class Pieces(NamedTuple):
 
 
 class PartialSum:
-    """The exact sum of arrays, each times a weight, that were given so far.
+    """The exact sum of the arrays that were added so far, each times a weight.
+
+    The sum consists of blocks of ``LENGTH`` elements. Each block is in one of the modes that
+    ``backends/numpy_partial.py`` explains.
 
     Attributes:
-        dtype: Of the contributions: float16, bfloat16, float32 or float64.
-        length: Their number of elements.
+        dtype: The dtype of the arrays: float16, bfloat16, float32 or float64.
+        length: The number of elements of each.
 
     """
 
     def __init__(self, dtype: str, length: int) -> None:
-        """Begin with the sum of nothing."""
+        """Begin with the sum of no arrays."""
         self.dtype = dtype
         self.length = length
         self._arrays = PartialArrays.empty(length, is_wide=dtype == "float64")
         self._used = 0
 
     def clear(self) -> None:
-        """Hold the sum of nothing again, in the same memory."""
+        """Return to the sum of no arrays, in the same memory."""
         self._arrays.clear()
         self._used = 0
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that it takes; of rests, those of blocks that are or were pairs."""
+        """The bytes of memory in use; rests of blocks that never were pairs are not counted."""
         arrays = self._arrays
         kept = arrays.modes, arrays.sums, arrays.places, arrays.wholes
         rests = 0 if arrays.rests is None else int((arrays.modes >= PAIR).sum()) * LENGTH * arrays.rests.itemsize
@@ -87,11 +90,11 @@ class PartialSum:
 
     @property
     def block_count(self) -> int:
-        """The number of its blocks, each of ``LENGTH`` elements but for the last."""
+        """The number of its blocks. Each has ``LENGTH`` elements; the last may have fewer."""
         return len(self._arrays.modes)
 
     def add(self, pieces: Pieces, factor: Factor) -> None:
-        """Add arrays of the dtype, which are ``length`` together, times a weight."""
+        """Add arrays of the dtype, which have ``length`` elements together, times a weight."""
         if HAS_NATIVE:
             number, level = native.DTYPES[self.dtype], native.level()
             weight = factor.number, factor.pieces, _words(factor.words)
@@ -105,7 +108,7 @@ class PartialSum:
             self._in_modes(lambda blocks: numpy_partial.add(self._arrays, values, factor, self._asked(blocks)))
 
     def merge(self, other: PartialSum) -> None:
-        """Add another one of the same dtype and length."""
+        """Add another partial sum of the same dtype and length."""
         if HAS_NATIVE:
             self._in_modes(lambda blocks: merge_partials(self._core(), other._core(), native.level(), blocks))
         else:
@@ -152,10 +155,16 @@ class PartialSum:
 
     @classmethod
     def of_state(cls, dtype: str, length: int, state: Mapping[str, Any], owner: str) -> PartialSum:
-        """Return the one that had a state.
+        """Return the partial sum that a state describes.
+
+        Args:
+            dtype: Its dtype.
+            length: Its number of elements.
+            state: The arrays that ``state`` has returned, by name.
+            owner: Words for the state in errors.
 
         Raises:
-            ArgumentError: it is none, or not of this dtype and length; ``owner`` says whose it is.
+            ArgumentError: ``state`` is no state, or one of another dtype or length.
 
         """
         made = cls(dtype, length)
@@ -179,7 +188,7 @@ class PartialSum:
         return made
 
     def message(self, begin: int, end: int) -> list[HostArray]:
-        """Return the state of some blocks, from number ``begin`` to ``end``, as arrays of bytes for another rank."""
+        """Return the state of blocks ``begin`` to ``end`` (exclusive) as arrays of bytes to send to another rank."""
         arrays = self._arrays
         modes = arrays.modes[begin:end]
         padding = np.zeros(-modes.size % _ALIGNED, np.uint8)
@@ -190,7 +199,10 @@ class PartialSum:
 
     @classmethod
     def of_message(cls, dtype: str, length: int, message: HostArray) -> tuple[PartialSum, HostArray]:
-        """Return the partial sum at the start of a message, in the message's memory if it can be, and the rest."""
+        """Return the first partial sum of a message, and the bytes after it.
+
+        If all its blocks are single, its arrays are views of the message: merge it into others, and do not add to it.
+        """
         blocks, width = -(-length // LENGTH), PartialArrays.empty(0, is_wide=dtype == "float64").wholes.shape[-1]
         modes, at = message[:blocks], blocks + -blocks % _ALIGNED
         state = {"modes": modes}
@@ -214,22 +226,28 @@ class PartialSum:
         return made, message[at:]
 
     def _asked(self, blocks: Blocks | None) -> Blocks:
+        """Return the indices of some blocks, of all blocks for None."""
         return np.arange(len(self._arrays.modes)) if blocks is None else blocks
 
     def _core(self) -> Any:
+        """Return the arrays in the form that the core takes."""
         arrays = self._arrays
         return CoreArrays(
             arrays.length, arrays.least_unit, arrays.modes, arrays.sums, arrays.rests, arrays.places, arrays.wholes
         )
 
     def _in_modes(self, work: Any) -> None:
-        """Do the work for all blocks, and again for those that it leaves until their modes are high enough."""
+        """Call ``work`` for all blocks, then for the blocks that it leaves, in their next mode, until none is left.
+
+        ``work`` takes the indices of blocks, or None for all, and returns the indices of unfinished ones.
+        """
         left = np.asarray(work(None), np.intp)
         while left.size:
             self._raise(left)
             left = np.asarray(work(left), np.intp)
 
     def _raise(self, blocks: Blocks) -> None:
+        """Change singles to pairs, and pairs to whole blocks."""
         modes = self._arrays.modes
         wholes = blocks[modes[blocks] == PAIR]
         if len(wholes) < len(blocks):
@@ -246,11 +264,13 @@ class PartialSum:
             modes[wholes] = WHOLE
 
     def _with_rests(self) -> HostArray:
+        """Return the rests of all blocks, allocated if there are none yet."""
         if self._arrays.rests is None:
             self._arrays.rests = np.zeros(len(self._arrays.sums))  # memory that no pair touches is not allocated
         return self._arrays.rests
 
     def _make_room(self, count: int) -> None:
+        """Make room in ``wholes`` for ``count`` more blocks; it grows by half, so that copies stay rare."""
         wholes = self._arrays.wholes
         wanted = self._used + count
         if wanted > len(wholes):
@@ -262,11 +282,12 @@ class PartialSum:
 
 
 def _words(number: int) -> bytes:
+    """Return a whole number as words of 32 bits, the lowest first."""
     return number.to_bytes(4 * -(-number.bit_length() // 32), "little")
 
 
 def _as_two(divisor: int) -> tuple[float, float]:
-    """Return a divisor as the sum of two floats; zeros if two do not hold it."""
+    """Return a divisor in units of 2**-64 as the exact sum of two floats; two zeros if it needs more."""
     high = float(divisor)
     low = divisor - int(high)
     if int(float(low)) != low:
@@ -275,6 +296,7 @@ def _as_two(divisor: int) -> tuple[float, float]:
 
 
 def _checked(state: Mapping[str, Any], name: str, dtype: Any, shape: tuple[int, ...], owner: str) -> HostArray:
+    """Return an array of a state, after a check of its dtype and shape."""
     array = state.get(name)
     words = f"an array of {np.dtype(dtype).name} {shape}"
     if not isinstance(array, np.ndarray):
@@ -288,11 +310,11 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
     """Return the exact sum of all ranks' partial sums over a divisor, rounded once, whole on every rank.
 
     Memory beyond the result is bounded: ranks exchange ``_EXCHANGED`` blocks at a time, and each adds its part of them.
-    What is small each rank adds whole, in one exchange.
+    Up to ``_SMALL`` blocks, each rank adds all of them after one exchange.
 
     Args:
         partial: This rank's sum; all ranks have the same dtype and length.
-        divisor: In units of 2**-64.
+        divisor: The number to divide by, in units of 2**-64.
         group: The ranks; all of them call. None: this process alone.
 
     """
@@ -308,6 +330,7 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
         for peers in _stages(group.rank, group.hosts):
             mine, blocks = _scattered(mine, blocks, peers, group), slice(None)
         whole = np.asarray(group.all_gather(mine.finish(divisor).view(np.uint8))).view(result.dtype)
+        # Parts arrive in order of ranks, each where the stages of its rank have cut it.
         for rank in range(group.size):
             begin, end = first, last
             for peers in _stages(rank, group.hosts):
@@ -318,10 +341,10 @@ def finish_between(partial: PartialSum, divisor: int, group: Any) -> HostArray:
 
 
 def _stages(rank: int, hosts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the ranks that a rank exchanges partial sums with, stage by stage.
+    """Return the ranks with which a rank exchanges partial sums, itself included, for each stage.
 
-    Ranks of a host add theirs first, so that each host sends one sum. Where hosts have different numbers of ranks, all
-    ranks exchange at once.
+    The ranks of a host exchange first, so that each host sends one sum. If hosts have different numbers of ranks, all
+    ranks exchange in a single stage.
     """
     [home] = [sorted(host) for host in hosts if rank in host]
     if len(hosts) == 1 or len(home) == 1 or len({*map(len, hosts)}) > 1:
@@ -330,13 +353,13 @@ def _stages(rank: int, hosts: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _cut(begin: int, end: int, peers: Sequence[int], rank: int) -> tuple[int, int]:
-    """Return a rank's part of the blocks that some peers share."""
+    """Return which of the blocks ``begin`` to ``end`` a rank adds, if its peers share them."""
     at = peers.index(rank)
     return begin + (end - begin) * at // len(peers), begin + (end - begin) * (at + 1) // len(peers)
 
 
 def _scattered(partial: PartialSum, blocks: slice, peers: Sequence[int], group: Any) -> PartialSum:
-    """Return the sum of the peers' partial sums in this rank's part of some blocks."""
+    """Exchange the partial sums of some blocks between peers, and return their sum in this rank's part."""
     begin, end, _ = blocks.indices(partial.block_count)
     messages = {peer: partial.message(*_cut(begin, end, peers, peer)) for peer in peers}
     begin, end = _cut(begin, end, peers, group.rank)
@@ -345,14 +368,17 @@ def _scattered(partial: PartialSum, blocks: slice, peers: Sequence[int], group: 
 
 
 def _exchanged(messages: Mapping[int, Sequence[HostArray]], group: Any) -> HostArray:
-    """Send messages to some ranks, in pieces; return those that this rank gets, behind each other."""
+    """Send messages, and return those that this rank gets, concatenated in order of ranks; all ranks call.
+
+    ``messages``: for each rank that gets one, its arrays of bytes.
+    """
     lengths = [sum(piece.size for piece in messages.get(rank, ())) for rank in range(group.size)]
     joined = np.concatenate([piece for rank in sorted(messages) for piece in messages[rank]])
     return np.asarray(group.all_to_all(joined, lengths=lengths))
 
 
 def _merged(total: PartialSum, messages: HostArray) -> PartialSum:
-    """Add the partial sums of messages that follow each other, and return the total."""
+    """Add the partial sums of concatenated messages to a total, and return the total."""
     while messages.size:
         one, messages = PartialSum.of_message(total.dtype, total.length, messages)
         total.merge(one)
@@ -367,14 +393,14 @@ def add_scattered(
 ) -> None:
     """Add all ranks' contributions to this rank's part of the elements, each times its rank's weight.
 
-    This is a reduce-scatter that stays partial: it can be called repeatedly, and ``finish`` rounds the sum. Where that
-    is less than its ranks' contributions, a host sends another host one partial sum of them.
+    This is a reduce-scatter that stays partial: it can be called repeatedly, and ``finish`` rounds the sum. If one
+    partial sum has fewer bytes than the contributions of a host's ranks, the host sends it to the other hosts instead.
 
     Args:
         partial: The sum of this rank's part.
         contributions: The contributions of this rank, flat, with equally many elements for each rank's part, in order
             of ranks. They have the dtype of ``partial``, or one that converts to it exactly.
-        weights: One per rank, in units of 2**-64; 0 leaves its contributions out.
+        weights: The weight of each rank, in units of 2**-64; 0 leaves out its contributions.
         group: The ranks; all of them call. None: this process alone.
 
     """
@@ -385,6 +411,8 @@ def add_scattered(
     if not columns or len(home) * contributions.itemsize <= _ELEMENT_BYTES[partial.dtype]:
         _add_rows(partial, np.asarray(group.all_to_all(contributions)), weights)
         return
+    # First within the host: each rank gets its host's contributions to the parts of all ranks in its column, which are
+    # the ranks with its place on every host. It adds them up, and sends each rank of the column one message.
     rows, [column] = contributions.reshape(group.size, -1), columns
     sent = {peer: [rows[rank].view(np.uint8) for rank in _stages(peer, group.hosts)[1]] for peer in home}
     received = _exchanged(sent, group).view(contributions.dtype).reshape(len(home), len(column), -1)
@@ -397,6 +425,7 @@ def add_scattered(
 
 
 def _add_rows(partial: PartialSum, contributions: HostArray, weights: Sequence[int]) -> None:
+    """Add equally long, concatenated contributions, each times its weight; weight 0 leaves one out."""
     for row, words in zip(np.split(contributions, len(weights)), weights, strict=True):
         if words:
             partial.add(Pieces.of([row.astype(numpy_dtype(partial.dtype), copy=False)]), Factor(words))

@@ -23,17 +23,24 @@ from treefold.reduce_op import ReduceOp
 #: A weight of 1, in the units of weights.
 ONE = 1 << FRACTION
 _VERSION = 1
-#: Bytes of a sum of integers: of 2**64 of them, each times a weight.
+#: Bytes of a sum of integers, in two's complement: room for 2**64 integers, each times a weight.
 _WHOLE_BYTES = 64
-#: A sum of weights is below this, so that a sum of integers of 64 bits has room.
+#: Sums of weights are below this, so that sums of 64-bit integers fit into ``_WHOLE_BYTES``.
 _MOST_WORDS = 1 << (8 * _WHOLE_BYTES - 65)
 
 
 @dataclass
 class Totals:
-    """The exact sums of leaves, each times its value's weight.
+    """The exact sums of leaves, each times the weight of its value.
 
-    ``words``: the sum of weights, in units of 2**-64. ``wholes``: the sums of integers, in these units, as Python's.
+    Attributes:
+        count: The number of values.
+        words: The sum of their weights, in units of 2**-64.
+        forms: The form of each leaf.
+        digests: The digest of each leaf that has to be equal in all values.
+        floats: The sums of all float leaves, by real dtype.
+        wholes: The sums of each integer leaf, in units of 2**-64, as arrays of Python integers.
+
     """
 
     count: int = 0
@@ -45,10 +52,10 @@ class Totals:
 
     @classmethod
     def of(cls, forms: list[Form], digests: list[bytes]) -> Totals:
-        """Return the sums of nothing, of such leaves.
+        """Return the totals of no values, for leaves of these forms and digests.
 
         Raises:
-            ValueError: there are no such leaves.
+            ValueError: No leaves can have these forms and digests.
 
         """
         lengths: dict[str, int] = {}
@@ -76,9 +83,15 @@ class Totals:
     def check(self, forms: Sequence[Form], digests: Sequence[bytes], whose: str, others: str) -> None:
         """Refuse leaves of other forms, and flags or texts that are not equal.
 
+        Args:
+            forms: The form of each leaf.
+            digests: The digest of each leaf that has to be equal.
+            whose: Words for the value in errors, such as "This value".
+            others: Words for the values before it, such as "those before".
+
         Raises:
-            MismatchError: forms differ; the error names the place.
-            ArgumentError: leaves that have to be equal are not.
+            MismatchError: Forms differ; the error names the place.
+            ArgumentError: Leaves that have to be equal are not; the error names the first.
 
         """
         if list(forms) != self.forms:
@@ -91,7 +104,7 @@ class Totals:
             raise ArgumentError.flags(equal[differ.index(True)])
 
     def add(self, contribution: Contribution, words: int) -> None:
-        """Add a value that ``check`` has let through, times a weight; with 0 it is counted only."""
+        """Add a value that has passed ``check``, times a weight in units of 2**-64; with 0 it is only counted."""
         if words:
             factor = Factor(words)
             for dtype, pieces in contribution.floats.items():
@@ -111,7 +124,7 @@ class Totals:
         self.words += other.words
 
     def clear(self) -> None:
-        """Set all sums to those of no values."""
+        """Return to the totals of no values, in the same memory."""
         self.count = self.words = 0
         for partial in self.floats.values():
             partial.clear()
@@ -131,7 +144,7 @@ class Totals:
 
         Args:
             op: SUM or MEAN.
-            words: The sum of all weights, of all ranks if there is a group.
+            words: The sum of all weights, in units of 2**-64; with a group, over all its ranks.
             group: The ranks whose sums the result covers; None: this process alone.
 
         """
@@ -153,11 +166,13 @@ class Totals:
         return results
 
     def check_between(self, op: ReduceOp, group: Any) -> int:
-        """Raise an error on all ranks if their leaves differ; else return the sum of all ranks' weights.
+        """Check that all ranks have the same op and leaves; return the sum of their weights, in units of 2**-64.
+
+        All ranks call, and exchange digests of their leaves' descriptions. If digests differ, descriptions follow.
 
         Raises:
-            MismatchError: naming the place.
-            ArgumentError: a rank has no leaves, because nothing was added there.
+            MismatchError: Leaves of ranks differ; the error names the place. All ranks raise it.
+            ArgumentError: A rank has added nothing, or ranks have different ops, flags or texts. All ranks raise it.
 
         """
         text = json.dumps([op.name, self.forms, [digest.hex() for digest in self.digests]]).encode()
@@ -189,10 +204,10 @@ class Totals:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], name: str) -> Totals:
-        """Return the totals that ``state`` has turned into arrays.
+        """Return the totals that a state describes. ``name``: the name of its format.
 
         Raises:
-            ArgumentError: the arrays are not a state, or one of another format.
+            ArgumentError: ``state`` is no state, or one of another format.
 
         """
         try:
@@ -229,7 +244,7 @@ class Totals:
 
 
 def _check_rank(rank: int, first: Sequence[Any], other: Sequence[Any]) -> None:
-    """Refuse the leaves that a rank has announced if they differ from those of rank 0."""
+    """Refuse the op and leaves of a rank if they differ from those of rank 0."""
     silent = [number for number, one in ((0, first), (rank, other)) if not one[1]]
     if silent:
         raise ArgumentError(
@@ -246,15 +261,17 @@ def _check_rank(rank: int, first: Sequence[Any], other: Sequence[Any]) -> None:
 
 
 def _gather(group: Any, row: HostArray) -> list[HostArray]:
+    """Return the arrays that ranks bring, of one shape and dtype, in order of ranks; all ranks call."""
     return list(np.asarray(group.all_gather(row[None])))
 
 
 def _in_bytes(words: int) -> HostArray:
+    """Return a sum of weights as bytes, the lowest first."""
     return np.frombuffer(words.to_bytes(_WHOLE_BYTES, "little"), np.uint8)
 
 
 def _rounded(totals: HostArray, dtype: str, op: ReduceOp, divisor: int) -> HostArray:
-    """Return integers: sums modulo 2**bits, means the nearest whole number, halves to even."""
+    """Return integers of the dtype: sums modulo 2**bits; means rounded to the nearest whole number, halves to even."""
     kind = numpy_dtype(dtype)
     if op is ReduceOp.MEAN:
         return np.asarray([round(Fraction(int(total), divisor)) for total in totals], object).astype(kind)
@@ -263,12 +280,18 @@ def _rounded(totals: HostArray, dtype: str, op: ReduceOp, divisor: int) -> HostA
 
 
 def _packed(totals: HostArray) -> HostArray:
-    """Return Python's integers as rows of bytes, in two's complement."""
+    """Return Python integers as rows of bytes, in two's complement, the lowest byte first."""
     joined = b"".join([int(total).to_bytes(_WHOLE_BYTES, "little", signed=True) for total in totals])
     return np.frombuffer(joined, np.uint8).reshape(-1, _WHOLE_BYTES)
 
 
 def _unpacked(rows: Any, forms: Sequence[Form]) -> list[HostArray]:
+    """Return the Python integers that ``_packed`` has made rows of bytes of, split into leaves.
+
+    Raises:
+        ArgumentError: ``rows`` has another dtype or shape.
+
+    """
     shape = sum(form.length for form in forms), _WHOLE_BYTES
     if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape != shape:
         raise ArgumentError.partial_state("state['integers']", short(rows), f"an array of uint8 {shape}")
