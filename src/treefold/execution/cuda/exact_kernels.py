@@ -1,9 +1,11 @@
-"""Sums and means of floats that are the exact value, rounded once: the host's bits, in two kernels for Triton.
+"""Two kernels for Triton that make exact sums and means of floats, rounded once, with the bits of the host.
 
-``fold_proved`` adds up each element's contributions with the errors of all additions, as the host's tier of errors does
-(``native/exact_rounding.hpp``; docs/how/numbers.md has the proofs). A block that it cannot tell is left as it was, and
-noted. ``fold_whole`` folds such blocks in whole numbers. There is no host in between, so a CUDA graph holds both.
-Products are made of halves: a fused multiply-add would need another proof, and another interpreter.
+The first, ``fold_proved``, adds up each element's contributions and the errors of all additions. The host's tier of
+errors does the same (``native/exact_rounding.hpp``; docs/how/numbers.md has the proofs). If it cannot prove how an
+element is rounded, it declines the block: it marks the block and writes nothing. The second, ``fold_whole``, folds the
+declined blocks in whole numbers.
+The host does nothing in between, so a CUDA graph can capture both kernels. Errors of products are computed from halves
+of the factors (Dekker): a fused multiply-add would need another proof, and an interpreter that computes it.
 """
 
 import triton
@@ -11,7 +13,7 @@ import triton.language as tl
 
 from treefold.execution.cuda.kernels import bfloat16_bits, element, read, store, to_odd_float32
 
-#: Contributions for which the bound of ``_rounded`` is proved; what has more is folded in whole numbers.
+#: The most contributions for which the bound of ``_rounded`` is proved. More are folded in whole numbers.
 MOST_PROVED = tl.constexpr(1 << 16)
 
 _MASK = tl.constexpr((1 << 32) - 1)
@@ -35,11 +37,26 @@ def fold_proved(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ) -> None:
-    """Fold a block and write it to every target, or write it to none; ``declined`` gets a 0 or a 1 for each block.
+    """Fold one block and write it to every target, or decline it and write nothing.
 
-    ``first``: the number of the block of program 0. A row of the table: N addresses of contributions, D of targets, the
-    number of elements, and N weights, whole numbers, if it is ``WEIGHTED``. ``INVERSE``: of N, if that is a power of
-    two, 1 for a SUM, else 0. The others are those of ``kernels.fold_batch``.
+    Args:
+        table: Rows of N addresses of contributions, D addresses of targets, the number of elements, and, if
+            ``WEIGHTED``, N weights, which are whole numbers.
+        blocks: For each block, its row of the table and the index of its first element.
+        declined: A byte for each block, which gets 1 if the block is declined, else 0.
+        first: The number of the block that program 0 folds.
+        N: The number of contributions.
+        D: The number of targets.
+        ELEMENT: The dtype of contributions and targets.
+        OP: "sum" or "mean".
+        WEIGHTED: Whether there are weights.
+        ACCUMULATOR: The dtype of additions, "float32" or "float64".
+        INVERSE: 1 for a SUM; 1 / N for a MEAN without weights if N is a power of two; else 0, for a division.
+        BLOCK: The number of elements of a block.
+        UNROLLED: Whether the loop over contributions is unrolled.
+        ALIGNED: Whether all addresses are multiples of 16 bytes.
+        FULL: Whether no block reaches beyond its array.
+
     """
     number = first + tl.program_id(0)
     block = blocks + 2 * number
@@ -81,7 +98,10 @@ def _term(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Return a block of contributions in the accumulator's dtype, times their weight, and what these products lose."""
+    """Return a block of one contribution times its weight, in the accumulator's dtype, and the errors of the products.
+
+    Only products with float64 have errors: the sum of weights has at most 28 bits, so others are exact.
+    """
     value = element(row, at, mask, ELEMENT, ALIGNED, FULL).to(getattr(tl, ACCUMULATOR))
     lost = tl.zeros_like(value)
     if WEIGHTED:
@@ -95,7 +115,10 @@ def _term(
 
 @triton.jit
 def _added(total, error, rest, value, lost, HAS_LOST: tl.constexpr):
-    """Add a value to a total, its error to the sum of errors, and to the rest the size of what that sum loses."""
+    """Add a value to a total, and return the new total, sum of errors, and bound for what that sum loses.
+
+    The sum of errors gets the error of this addition, and ``lost``. The bound gets the sizes of the errors of both.
+    """
     both = total + value
     of_both = _error_of_sum(total, value, both)
     more = error + of_both
@@ -109,7 +132,7 @@ def _added(total, error, rest, value, lost, HAS_LOST: tl.constexpr):
 
 @triton.jit
 def _error_of_sum(a, b, both):
-    """Return what a + b, rounded to ``both``, lost: itself a float (Knuth)."""
+    """Return the exact error of a + b, given ``both``, the rounded sum (Knuth)."""
     part = both - a
     return (a - (both - part)) + (b - part)
 
@@ -123,7 +146,7 @@ def _upper_part(value):
 
 @triton.jit
 def _error_of_product(a, b, product):
-    """Return what a · b, rounded to ``product``, lost (Dekker); far from the largest and the least numbers."""
+    """Return the exact error of a · b, given the rounded product, if nothing overflows or underflows (Dekker)."""
     a1, b1 = _upper_part(a), _upper_part(b)
     a2, b2 = a - a1, b - b1
     return a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
@@ -137,7 +160,7 @@ def _plus(a, b):
 
 @triton.jit
 def _divisor(weights, N: tl.constexpr, OP: tl.constexpr, WEIGHTED: tl.constexpr):
-    """Return what the sum is divided by, a whole number."""
+    """Return the divisor of the sum, a whole number: the sum of weights, N for a MEAN, 1 for a SUM."""
     divisor = tl.full((), 1, tl.int64)
     if WEIGHTED:
         divisor = tl.load(weights)
@@ -150,17 +173,18 @@ def _divisor(weights, N: tl.constexpr, OP: tl.constexpr, WEIGHTED: tl.constexpr)
 
 @triton.jit
 def _rounded(total, error, rest, divisor, ELEMENT: tl.constexpr, INVERSE: tl.constexpr):
-    """Return the bits of (total + error ± rest) / divisor in the dtype, and where they cannot be told from that.
+    """Return the bits of (total + error ± rest) / divisor, rounded once, and a mask of the elements that fail.
 
-    This is ``finish`` of ``native/exact_rounding.hpp``, where the bounds of 2^-49 come from; those of 2^-20 are the
-    same for float32, whose significand is 29 bits shorter.
+    An element fails if the two ends of its interval are rounded to different bits, or if it is outside the range of the
+    proof. This is ``finish`` of ``native/exact_rounding.hpp``, which has the bound of 2^-49 for float64. A
+    significand of float32 is 29 bits shorter, so its bound is 2^-20.
     """
-    # Infinities and NaN are what plain additions make of them, if nothing else can overflow.
+    # If no sum of finite contributions can overflow, infinities and NaN of the plain sum are the right results.
     HOLDS_ALL: tl.constexpr = ELEMENT == "float16" or (ELEMENT != "float64" and total.dtype == tl.float64)
     plain = total
     is_special = (total - total) != 0
     if INVERSE == 0 and total.dtype == tl.float32:
-        # Quotients are told in float64, whose range holds their errors; there is one for each element, whatever N.
+        # Divide in float64: its range holds the errors of quotients. That is one division an element, whatever N is.
         total, error, rest = total.to(tl.float64), error.to(tl.float64), rest.to(tl.float64)
     IS_SAME: tl.constexpr = ELEMENT == "float64" or (ELEMENT == "float32" and total.dtype == tl.float32)
     SLACK: tl.constexpr = 2.0**-49 if total.dtype == tl.float64 else 2.0**-20
@@ -170,7 +194,7 @@ def _rounded(total, error, rest, divisor, ELEMENT: tl.constexpr, INVERSE: tl.con
     low = _error_of_sum(total, error, high)
     fails = (high - high) != 0
     if IS_SAME and INVERSE != 1:
-        # Far from where quotients and their errors underflow, or halves of them overflow.
+        # Decline sums so small that quotients or their errors may underflow, or so large that halves may overflow.
         size = tl.abs(high)
         fails = fails | tl.where(size == 0, rest != 0, (size < LEAST) | (size > 1 / LEAST))
     if INVERSE != 0:
@@ -184,7 +208,7 @@ def _rounded(total, error, rest, divisor, ELEMENT: tl.constexpr, INVERSE: tl.con
         whole = left + low
         second = whole / whole_divisor
         again = second * whole_divisor
-        # Nothing is lost: ties are told then, too.
+        # Where nothing is lost, the interval is a point, so that ties are decided, too.
         lost = tl.abs(_error_of_sum(left, low, whole)) + rest
         lost += tl.abs((whole - again) - _error_of_product(second, whole_divisor, again))
         some = (rest * 2 + (tl.abs(left) + tl.abs(low)) * SLACK) / whole_divisor
@@ -200,7 +224,7 @@ def _rounded(total, error, rest, divisor, ELEMENT: tl.constexpr, INVERSE: tl.con
 
 @triton.jit
 def _end(high, low, plain, is_special, ELEMENT: tl.constexpr, IS_SAME: tl.constexpr, HOLDS_ALL: tl.constexpr):
-    """Return the bits of high + low, rounded once to the dtype; with ``HOLDS_ALL``, of a special sum as it is."""
+    """Return the bits of high + low, rounded once to the dtype; with ``HOLDS_ALL``, those of a special plain sum."""
     near = _plus(high, low)
     if not IS_SAME:
         near = _to_odd(near, _error_of_sum(high, low, near))
@@ -211,7 +235,7 @@ def _end(high, low, plain, is_special, ELEMENT: tl.constexpr, IS_SAME: tl.conste
 
 @triton.jit
 def _to_odd(total, error):
-    """Return total + error rounded to odd, such that rounding it on, to fewer bits, is rounding once."""
+    """Return total + error, rounded to odd: rounding that again, to fewer bits, gives what rounding once gives."""
     if total.dtype == tl.float64:
         bits, of_error = total.to(tl.int64, bitcast=True), error.to(tl.int64, bitcast=True)
     else:
@@ -224,7 +248,7 @@ def _to_odd(total, error):
 
 @triton.jit
 def _bits(value, ELEMENT: tl.constexpr):
-    """Return floats, rounded to odd if they are wider than the dtype, as bits of the dtype; one NaN for all."""
+    """Return floats as bits of the dtype. Wider ones were rounded to odd; every NaN gets the same bits."""
     is_nan = value != value
     if ELEMENT == "float64":
         bits = tl.where(is_nan, 0x7FF8000000000000, value.to(tl.int64, bitcast=True)).to(tl.uint64)
@@ -255,10 +279,22 @@ def fold_whole(
     BLOCK: tl.constexpr,
     PART: tl.constexpr,
 ) -> None:
-    """Fold the blocks, of ``count``, whose byte is not 0, in whole numbers of the dtype's least subnormal.
+    """Fold all declined blocks in whole numbers, in units of the dtype's least subnormal.
 
-    ``BITS``, ``PRECISION``: of the dtype, and of its significand with the hidden bit. ``PART``: elements that a program
-    folds at a time. The others are those of ``fold_proved``.
+    Args:
+        table: As in ``fold_proved``.
+        blocks: As in ``fold_proved``.
+        declined: A byte for each block, not 0 for those to fold.
+        count: The number of blocks.
+        N: The number of contributions.
+        D: The number of targets.
+        OP: "sum" or "mean".
+        WEIGHTED: Whether there are weights.
+        BITS: The bits of the dtype.
+        PRECISION: The bits of its significand, with the hidden bit.
+        BLOCK: The number of elements of a block.
+        PART: The number of elements that a program folds at a time.
+
     """
     for number in range(tl.program_id(0), count, tl.num_programs(0)):
         if tl.load(declined + number) != 0:
@@ -285,7 +321,7 @@ def _fold_whole(
     BITS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the bits of the sum of a part of a block over its divisor, whatever the numbers are."""
+    """Return the bits of the sum over its divisor for a part of a block; contributions may be any numbers."""
     MOST: tl.constexpr = (1 << (BITS - PRECISION)) - 1
     has_plus, has_minus, has_nan = at < 0, at < 0, at < 0
     are_negative_zeros = at >= 0
@@ -301,9 +337,10 @@ def _fold_whole(
         are_negative_zeros = are_negative_zeros & is_zero & is_negative
         least = tl.where(is_zero, least, tl.minimum(least, shift))
         most = tl.where(is_zero, most, tl.maximum(most, shift))
-    # Room for a significand, its weight, and the carries of 2^31 of them.
+    # The limbs of all bits that can be set: those of significands, weights of 28 bits, and the carries of 2^31 terms.
     first = tl.min(least) >> 5
     last = (tl.max(most) + PRECISION + 28 + 31) >> 5
+    # The first pass finds the sign of each sum, by its carry; the second one negates the sums that are below 0.
     flips = at < 0
     limbs = _limbs(row, weights, at, mask, flips, first, last, N, WEIGHTED, BITS, PRECISION)
     is_negative = limbs[6] < 0
@@ -327,7 +364,7 @@ def _fold_whole(
 
 @triton.jit
 def _number(address, at, mask, BITS: tl.constexpr, PRECISION: tl.constexpr):
-    """Return floats as significands, to be shifted left by so many bits, their signs, and their exponent fields."""
+    """Return the significands of floats, the bits by which each is shifted left, their signs, and exponent fields."""
     if BITS == 16:
         bits = read(address, at, mask, tl.uint16, False, False).to(tl.int64)
     elif BITS == 32:
@@ -354,15 +391,32 @@ def _limbs(
     BITS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the highest limb of the sum that is not 0, the three below, whether there is more, its place; the carry.
+    """Return the highest limbs of the sum of all contributions, in units of the least subnormal.
 
-    Limbs, of 32 bits, come one after the other, from ``first`` to ``last``, with what all contributions have in them:
-    the whole sum never is in registers. ``flips``: where the sum is taken from below 0. The carry is -1 there if not.
+    Limbs have 32 bits. Each is summed over all contributions before the next, so that registers never hold a whole sum.
+
+    Args:
+        row: The addresses of the contributions.
+        weights: Their weights.
+        at: The indices of the elements.
+        mask: Which of the elements exist.
+        flips: Which of the sums are negated.
+        first: The place of the lowest limb.
+        last: The place of the highest limb.
+        N: The number of contributions.
+        WEIGHTED: Whether there are weights.
+        BITS: The bits of the dtype.
+        PRECISION: The bits of its significand, with the hidden bit.
+
+    Returns:
+        The highest limb that is not 0; the three limbs below it; a number that is not 0 if any lower limb is not 0; the
+        place of the highest limb; and the carry, which is -1 if the sum, after ``flips``, is below 0, else 0.
+
     """
     none = tl.zeros(at.shape, tl.int64)
     carry, top, more = none, none, none
-    a, b, c, d = none, none, none, none  # the highest so far
-    p, q, s, below = none, none, none, none  # the last three, and all before
+    a, b, c, d = none, none, none, none  # the highest four, so far
+    p, q, s, below = none, none, none, none  # the last three limbs, and the union of all before
     for place in range(first, last + 1):
         total = carry
         for r in range(N):
@@ -386,7 +440,7 @@ def _limbs(
 
 @triton.jit
 def _in_limb(number, shift, place):
-    """Return the bits of a number below 2^62, shifted left, in one limb."""
+    """Return limb number ``place`` of a number below 2^62 that is shifted left."""
     down = 32 * place - shift
     lower = number << tl.minimum(tl.maximum(-down, 0), 32)
     upper = number >> tl.minimum(tl.maximum(down, 0), 63)
@@ -395,10 +449,22 @@ def _in_limb(number, shift, place):
 
 @triton.jit
 def _rounded_whole(a, b, c, d, more, top, divisor, BITS: tl.constexpr, PRECISION: tl.constexpr):
-    """Return the bits of a number above zero, by its highest limbs, over a divisor below 2^31, rounded once.
+    """Return the bits of a number above 0 over a divisor below 2^31, rounded once; 0 where the number is 0.
 
-    The quotient of four limbs has 65 bits at least; what is left, there or in limbs below, is more than none and less
-    than one of its last bits.
+    The quotient of the four limbs has at least 65 bits. Its remainder and the lower limbs add less than its last bit:
+    they become a sticky bit in ``more``.
+
+    Args:
+        a: The highest limb that is not 0.
+        b: The limb below ``a``.
+        c: The limb below ``b``.
+        d: The limb below ``c``.
+        more: A number that is not 0 if any lower limb is not 0.
+        top: The place of ``a``.
+        divisor: The divisor.
+        BITS: The bits of the dtype.
+        PRECISION: The bits of its significand, with the hidden bit.
+
     """
     w = a // divisor
     rest = ((a % divisor) << 32) | b
@@ -408,25 +474,25 @@ def _rounded_whole(a, b, c, d, more, top, divisor, BITS: tl.constexpr, PRECISION
     rest = ((rest % divisor) << 32) | d
     z = rest // divisor
     more = more | (rest % divisor)
-    # Three limbs, of which the first is not 0.
+    # Keep three limbs of the quotient, the first of which is not 0.
     is_long = w != 0
     more = more | tl.where(is_long, z, 0)
     w, x, y = tl.where(is_long, w, x), tl.where(is_long, x, y), tl.where(is_long, y, z)
     unit = 32 * (top - 2 + tl.where(is_long, 1, 0)) + 1
-    # The 63 highest bits. A whole number below 2^53 is a float64, whose exponent tells its length.
+    # Keep the 63 highest bits. The exponent of the first limb as a float64, which holds it exactly, tells its length.
     up = 32 - ((tl.maximum(w, 1).to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1022)
     rest = ((x & 1) << 32) | y
     number = (((w << 31) | (x >> 1)) << up) | (rest >> (33 - up))
     more = more | (rest & ((tl.full(up.shape, 1, tl.int64) << (33 - up)) - 1))
     unit -= up
-    # Nothing is kept below the least subnormal.
+    # Round at the significand's last bit, or at the least subnormal if that is higher.
     last = tl.maximum(unit + 63 - PRECISION, 0)
     cut = tl.minimum(last - unit, 64)
     half = (number >> tl.minimum(cut - 1, 63)) & 1
     kept = number >> tl.minimum(cut, 63)
     below = (number & ((tl.full(cut.shape, 1, tl.int64) << tl.minimum(cut - 1, 62)) - 1)) | more
     kept += half & ((kept & 1) | tl.where(below != 0, 1, 0))
-    # A carry out of the significand makes the next exponent, and the largest one infinity.
+    # A carry out of the significand raises the exponent by one, and the largest exponent to infinity.
     MOST: tl.constexpr = (1 << (BITS - PRECISION)) - 1
     is_large = last >= MOST - 1
     bits = tl.where(is_large, MOST << (PRECISION - 1), (tl.where(is_large, 0, last) << (PRECISION - 1)) + kept)

@@ -1,15 +1,16 @@
-"""The fold of many arrays in one launch, for Triton: the same bits as the native core, for the same replica order.
+"""A kernel for Triton that folds many arrays in one launch; the bits are the native core's for the same replica order.
 
-A program folds one block of one array: it reads the block of every contribution, accumulates in registers, and writes
-it to every target, so that in place is safe. Arrays are found through a table of addresses. Where a rule looks odd, the
-reason stands in ``backends/numpy_fold.py``, whose bits these are. No multiplication and addition may be fused.
-Sums and means of floats are exact, and stand in ``exact_kernels``; those of ``accumulate="native"`` are here.
+A program folds one block of one array. The program reads the block of every contribution, accumulates in registers, and
+writes every target at the end, so a target may be a contribution. A table holds the addresses of the arrays. Where a
+rule looks odd, ``backends/numpy_fold.py``, which has the same bits, gives the reason. The compiler must not fuse a
+multiplication and an addition. Exact sums and means of floats are in ``exact_kernels``; those of
+``accumulate="native"``, and all other reduce ops and dtypes, are here.
 """
 
 import triton
 import triton.language as tl
 
-#: Contributions up to this number are read in one unrolled run, so that all reads are under way together.
+#: The most contributions that are read in an unrolled loop, so that all reads are under way together.
 MOST_UNROLLED = 16
 
 
@@ -28,20 +29,32 @@ def fold_batch(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ) -> None:
-    """Fold block ``blocks[first + program]`` = (row of the table, first element).
+    """Fold one block and write it to every target.
 
-    A row is N addresses of contributions, D of targets, and the number of elements. ``ALIGNED``: all addresses are
-    multiples of 16 bytes. ``FULL``: no block reaches beyond its array.
+    Args:
+        table: Rows of N addresses of contributions, D addresses of targets, and the number of elements.
+        blocks: For each block, its row of the table and the index of its first element.
+        first: The number of the block that program 0 folds.
+        N: The number of contributions.
+        D: The number of targets.
+        ELEMENT: The dtype of the contributions.
+        OP: The reduce op, in lower case.
+        WIDE: Whether to accumulate in the next wider dtype.
+        BLOCK: The number of elements of a block.
+        UNROLLED: Whether the loop over contributions is unrolled.
+        ALIGNED: Whether all addresses are multiples of 16 bytes.
+        FULL: Whether no block reaches beyond its array.
+
     """
     block = blocks + 2 * (first + tl.program_id(0))
     row = table + tl.load(block) * (N + D + 1)
-    # A promise to the compiler, which needs it for wide loads: the host cuts arrays at multiples of BLOCK.
+    # The host cuts arrays at multiples of BLOCK. The compiler has to know that to make wide loads.
     at = tl.multiple_of(tl.load(block + 1), BLOCK) + tl.arange(0, BLOCK)
     mask = at < tl.load(row + N + D)
     total = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     low = total
     if WIDE and OP == "product" and total.dtype.is_floating():
-        low = tl.full(total.shape, float("inf"), total.dtype)  # the smallest partial product of no zero: none yet
+        low = tl.full(total.shape, float("inf"), total.dtype)  # smallest partial product without a zero factor
     if UNROLLED:
         for r in tl.static_range(1, N):
             total, low = _step(total, low, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
@@ -50,7 +63,7 @@ def fold_batch(
             total, low = _step(total, low, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     if OP == "mean":
         total = _divided(total, N)
-    # Reads contributions again, and so must come before any target is written: in place, one of them is the other.
+    # ``_settled`` reads contributions again, so it must run before any target is written: one may be a contribution.
     if WIDE and OP == "product" and total.dtype.is_floating():
         total = _settled(total, low, row, at, mask, N, ELEMENT)
     for d in tl.static_range(D):
@@ -59,7 +72,7 @@ def fold_batch(
 
 @triton.jit
 def read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
-    """Read a block of the array whose address stands in the table; whole aligned blocks in the widest loads."""
+    """Read a block of the array at an address of the table; full, aligned blocks by the widest loads."""
     address = tl.load(row).to(tl.pointer_type(TYPE))
     if ALIGNED:
         address = tl.multiple_of(address, 16)
@@ -72,7 +85,7 @@ def read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.cons
 
 @triton.jit
 def element(row, at, mask, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
-    """Read a block; bfloat16 as float32, whose upper half it is, and float16 as float32."""
+    """Read a block, 16-bit floats as float32; the bits of a bfloat16 are the upper half of a float32's."""
     if ELEMENT == "bfloat16":
         bits = read(row, at, mask, tl.uint16, ALIGNED, FULL)
         value = (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
@@ -96,7 +109,7 @@ def _value(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Read a block in the dtype in which it is accumulated."""
+    """Read a block, and convert it to the dtype of the accumulator."""
     value = element(row, at, mask, ELEMENT, ALIGNED, FULL)
     if OP != "min" and OP != "max":
         # MIN and MAX round nothing, so they need no wider dtype; sums of 32-bit integers could wrap before they are
@@ -121,7 +134,7 @@ def _step(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Take one more contribution into the fold, and into the bound of a PRODUCT."""
+    """Fold one more contribution into the total; for a PRODUCT, update the smallest partial product, too."""
     value = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     combined = _combine(total, value, ELEMENT, OP, WIDE)
     if WIDE and OP == "product" and total.dtype.is_floating():
@@ -132,6 +145,7 @@ def _step(
 
 @triton.jit
 def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
+    """Return the fold of a total and a value, rounded to a 16-bit dtype if it is not ``WIDE``."""
     if OP == "min" or OP == "max":
         combined = _extreme(total, value, ELEMENT, OP)
     elif OP == "product":
@@ -142,13 +156,13 @@ def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.con
         combined = combined.to(tl.float16).to(tl.float32)
     elif not WIDE and ELEMENT == "bfloat16":
         combined = (bfloat16_bits(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
-    # A loop carries one dtype from turn to turn, whatever the arithmetic has made of it.
+    # Arithmetic may have promoted the dtype, but a loop must carry one dtype from turn to turn.
     return combined.to(total.dtype)
 
 
 @triton.jit
 def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
-    """NaN wins from either side; of two zeros the one with (MIN) or without (MAX) a sign."""
+    """Return the MIN or MAX. NaN wins from either side; of two different zeros, MIN chooses -0 and MAX +0."""
     chosen = tl.where((a < b) == (OP == "min"), a, b)
     # Equal numbers have equal bits unless both are zeros, so OR and AND of them change nothing but a zero's sign. NaN
     # is unequal to itself, and every comparison with it is false: it is chosen explicitly, from whichever side.
@@ -168,7 +182,7 @@ def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
 
 @triton.jit
 def _divided(total, N: tl.constexpr):
-    """Divide by the number of contributions, rounded once; whole numbers in float64, which holds their sums exactly."""
+    """Divide by the number of contributions, rounded once; integers in float64, which holds their sums exactly."""
     if total.dtype == tl.float32:
         # Triton's own division of float32 is approximate; the host's is rounded correctly.
         mean = tl.div_rn(total, tl.full(total.shape, N, tl.float32))
@@ -180,9 +194,9 @@ def _divided(total, N: tl.constexpr):
 
 @triton.jit
 def _settled(total, low, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
-    """Repeat the product of elements that overflowed or underflowed; blocks without such elements skip this."""
-    # x − x is 0 but for infinities and NaN. The least normal number of each dtype: a partial product below it has lost
-    # digits, even if the last factor made it large again.
+    """Recompute the products of elements that overflowed or underflowed; blocks without such elements skip this."""
+    # x - x is 0 unless x is infinite or NaN. The constants are the least normal numbers: a partial product below them
+    # has lost digits, even if a later factor made it large again.
     if total.dtype == tl.float64:
         bad = (total - total != 0) | (low < 2.2250738585072014e-308)
     else:
@@ -194,7 +208,7 @@ def _settled(total, low, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
 
 @triton.jit
 def _settled_product(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
-    """Multiply mantissas and add exponents, which have no bounds."""
+    """Return the product of all contributions, made by multiplying mantissas and adding unbounded exponents."""
     mantissa, exponent = _frexp(element(row, at, mask, ELEMENT, False, False).to(tl.float64))
     for r in range(1, N):
         factor, shift = _frexp(element(row + r, at, mask, ELEMENT, False, False).to(tl.float64))
@@ -208,11 +222,11 @@ def _settled_product(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexp
 
 @triton.jit
 def to_odd_float32(value):
-    """Return float64 values as float32, rounded to odd, such that rounding them on to 16 bits is rounding once."""
+    """Return float64 values as float32, rounded to odd: rounding these to 16 bits gives what rounding once gives."""
     near = value.to(tl.float32)
     back = near.to(tl.float64)
     bits = near.to(tl.uint32, bitcast=True)
-    # Towards zero, then the last bit set, so that no second rounding meets a tie that was none.
+    # Round towards zero, and set the last bit of inexact values, so that the second rounding meets no false tie.
     bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
     bits = tl.where(back != value, bits | 1, bits)
     return bits.to(tl.float32, bitcast=True)
@@ -220,7 +234,7 @@ def to_odd_float32(value):
 
 @triton.jit
 def _frexp(value):
-    """Return mantissas of 0.5 to 1 and exponents; 0 and what is not finite come back as they are, with exponent 0."""
+    """Return mantissas from 0.5 to 1, and exponents; zeros, infinities and NaN stay as they are, with exponent 0."""
     # Denormals have no leading 1: multiplied by 2^54, which is exact, they are normal numbers.
     is_tiny = (tl.abs(value) < 2.2250738585072014e-308) & (value != 0)
     scaled = tl.where(is_tiny, value * 18014398509481984.0, value)
@@ -235,7 +249,7 @@ def _frexp(value):
 
 @triton.jit
 def _ldexp(mantissa, exponent):
-    """Return mantissa · 2^exponent, rounded once: half of the exponent first, which loses nothing."""
+    """Return mantissa · 2^exponent, rounded once: the first half of the exponent is applied without an error."""
     # Beyond these, the result is infinite or 0 in any case; within them, each half is a normal power of two.
     bounded = tl.where(exponent > 1030, tl.full(exponent.shape, 1030, tl.int64), exponent)
     bounded = tl.where(bounded < -1130, tl.full(exponent.shape, -1130, tl.int64), bounded)
@@ -252,15 +266,15 @@ def _power_of_two(exponent):
 def bfloat16_bits(value):
     """Return float32 values as the bits of bfloat16, rounded to nearest even."""
     bits = value.to(tl.uint32, bitcast=True)
-    # Ties to even; a carry into the exponent is the right result. A NaN would carry into infinity: its upper half is
-    # kept, and made quiet, so that it stays a NaN even if only lower bits made it one.
+    # Ties to even; a carry into the exponent is the right result. A NaN could carry into infinity, so its upper half is
+    # kept, and made quiet: it stays a NaN even if only lower bits made it one.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(value != value, (bits >> 16) | 0x40, rounded).to(tl.uint16)
 
 
 @triton.jit
 def store(row, at, mask, block, ALIGNED: tl.constexpr, FULL: tl.constexpr):
-    """Write a block to the array whose address stands in the table."""
+    """Write a block to the array at an address of the table."""
     address = tl.load(row).to(tl.pointer_type(block.dtype))
     if ALIGNED:
         address = tl.multiple_of(address, 16)
@@ -272,6 +286,7 @@ def store(row, at, mask, block, ALIGNED: tl.constexpr, FULL: tl.constexpr):
 
 @triton.jit
 def _write(row, at, mask, total, ELEMENT: tl.constexpr, OP: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+    """Round a block to the dtype of results, and write it to a target."""
     if ELEMENT == "bfloat16":
         store(row, at, mask, bfloat16_bits(total), ALIGNED, FULL)
     elif ELEMENT == "float16":

@@ -1,8 +1,8 @@
-"""Runs a plan with packs that NCCL all-reduces, in one process, through PyTorch.
+"""Runs a plan in one process, and lets NCCL all-reduce its packs, through PyTorch.
 
 In the plan every device gets every contribution and folds them all. NCCL replaces both by one call per pack, with an
-algorithm of its own. Packs that NCCL cannot reduce, or reduces otherwise (its minimum of floats loses NaN), follow the
-plan.
+algorithm of its own. Packs that NCCL cannot reduce, or reduces to other results (its minimum of floats loses NaN), are
+reduced as the plan has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from treefold.reduce_op import ReduceOp
 
 #: ncclRedOp_t. MEAN is a SUM that is divided afterwards, as everywhere.
 _OPS = {ReduceOp.SUM: 0, ReduceOp.MEAN: 0, ReduceOp.PRODUCT: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3}
-#: Dtypes that PyTorch does not pass to NCCL, and dtypes with the same sums and products modulo 2^w.
+#: For dtypes that PyTorch does not pass to NCCL, dtypes that have the same sums and products modulo 2^w.
 _SAME_SUMS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": "int64"}
 #: The same for maxima and minima.
 _SAME_ORDER = {"int16": "int32", "uint16": "int32", "bool": "uint8"}
@@ -46,7 +46,12 @@ def run(
 ) -> Results:
     """Return each leaf's result per component, enqueued on the current streams; with ``out``, in the tensors given.
 
-    Before anything is written into ``out``, the end is waited for, for ``timeout_s`` seconds at most; None: not at all.
+    Args:
+        plan: The plan.
+        inputs: The contributions to each leaf.
+        fold: The arithmetic; None for plans that only move values.
+        out: The tensors that take the results; None makes new ones.
+        timeout_s: How long to wait for NCCL before anything is written into ``out``, in seconds; None does not wait.
 
     Raises:
         GpuError: NCCL reports an error, or is not done in time.
@@ -62,7 +67,7 @@ def run(
 
 
 def wire_dtype(fold: Fold, dtype: str) -> str | None:
-    """Return the dtype in which NCCL folds contributions of ``dtype``; None if its results would not be ours.
+    """Return the dtype in which NCCL folds contributions of ``dtype``; None if it would give other results.
 
     16-bit floats travel as float32 and are rounded once, unless ``accumulate="native"``.
     """
@@ -80,9 +85,10 @@ def wire_dtype(fold: Fold, dtype: str) -> str | None:
 
 
 class _NcclWalk(StepWalk):
-    """A walk that leaves to NCCL the packs that it can reduce."""
+    """A walk through a plan that leaves packs to NCCL if NCCL can reduce them."""
 
     def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:
+        """Find the packs that NCCL can reduce, and the buffers that copies from other devices fill."""
         super().__init__(plan, inputs, fold)
         actions = [action for step in plan.steps for action in step.actions]
         # NCCL moves contributions itself, so copies to other devices are left out: each device sends its own.
@@ -92,7 +98,7 @@ class _NcclWalk(StepWalk):
         self.wires = {pack: wire for pack, wire in wires.items() if wire is not None}
 
     def take(self, step: Step) -> None:
-        """Do one step; a step has all folds of a pack, or none."""
+        """Do the actions of one step, which has either all folds of a pack or none."""
         mine, others = defaultdict[int, list[Combine]](list), list[Action]()
         for action in step.actions:
             if action.pack not in self.wires:
@@ -101,7 +107,7 @@ class _NcclWalk(StepWalk):
                 mine[action.pack].append(action)
             elif not self._crosses(action):
                 others.append(action)
-        # Everything is evaluated before anything is written: the order of actions within a step does not count.
+        # Evaluate all actions before any result is written: actions of a step may run in any order.
         written = [(action.target, self.evaluate(action)) for action in others]
         for folds in mine.values():
             written += self._all_reduce(folds)
@@ -114,13 +120,13 @@ class _NcclWalk(StepWalk):
         return isinstance(action, Copy) and buffers[action.source.buffer].device != buffers[action.target.buffer].device
 
     def _wire(self, folds: Sequence[Combine]) -> str | None:
-        """Return the dtype of a pack in NCCL; None unless every device folds all contributions, one of them its own."""
+        """Return a pack's dtype in NCCL, or None unless every device folds all contributions, one of them its own."""
         leaf = self.plan.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
         is_everywhere = len(folds) == len(folds[0].sources) and all(len(self._own(fold)) == 1 for fold in folds)
         return wire_dtype(self.fold, leaf.dtype) if is_everywhere and self.fold is not None else None
 
     def _own(self, fold: Combine) -> list[Range]:
-        """Return the contributions that lie on the fold's device from the beginning."""
+        """Return the sources of a fold that no other device sends to its device."""
         return [source for source in fold.sources if source.buffer not in self.brought]
 
     def _all_reduce(self, folds: Sequence[Combine]) -> list[tuple[Range, Any]]:
@@ -139,7 +145,7 @@ class _NcclWalk(StepWalk):
         return [(fold.target, self._finished(total, leaf)) for fold, total in zip(folds, received, strict=True)]
 
     def _finished(self, total: Any, leaf: LeafActions) -> Any:
-        """Divide and round once."""
+        """Return a total of NCCL as the leaf's result: divided for a MEAN, and rounded once."""
         if leaf.leaf.dtype in COMPLEX:
             total = torch.view_as_complex(total.reshape(-1, 2))
         is_mean = self.fold is not None and self.fold.op is ReduceOp.MEAN
@@ -154,13 +160,19 @@ def _as_wire(tensor: Any, dtype: Any) -> Any:
 
 
 def _as_bits(tensor: Any, dtype: Any) -> Any:
-    """Return a tensor in another dtype: whole numbers of the same width by their bits, others by their values."""
+    """Return a tensor in another dtype: integers of the same width keep their bits, others their values."""
     if tensor.dtype.itemsize == dtype.itemsize and not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor.view(dtype)
     return tensor.to(dtype)
 
 
 def _call(sent: list[Any], received: list[Any], op: int, devices: tuple[str, ...]) -> None:
+    """Enqueue NCCL's all-reduce.
+
+    Raises:
+        GpuError: NCCL reports an error.
+
+    """
     try:
         with _lock:
             torch.cuda.nccl.all_reduce(sent, received, op=op)

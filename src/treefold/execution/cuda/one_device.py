@@ -1,9 +1,9 @@
-"""Runs a plan whose arrays all lie on one GPU: every result is written in one pass over the contributions.
+"""Runs a plan on one GPU that holds all its arrays: one pass over the contributions writes every result.
 
-As on host memory, there is no tree: there are no links to spare on one memory. Triton folds batches of tensors in three
+There is no tree, as on host memory: one memory has no links to spare. Triton folds batches of tensors in at most three
 launches per dtype, over a table of addresses: nothing is packed or copied, and launches go to PyTorch's current stream.
-The host folds what is exact and the kernels do not support (long weights), and complex products. The backend's
-operations fold for callbacks, and where Triton is missing: then wide, in replica order.
+Exact folds that the kernels do not support, such as those by long weights, run on the host. Callbacks and products of
+complex numbers run by the backend's operations. So does every fold if Triton is missing: wide, in replica order.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ from treefold.plan.actions import buffers_of_leaves
 from treefold.plan.ir import Goal, Role
 from treefold.reduce_op import ReduceOp
 
-#: With older ones the kernels do not compile.
+#: The kernels do not compile with older versions.
 _LEAST_TRITON = (3, 4)
-#: Elements of a block: 4 KiB of each contribution, at most.
+#: Elements of a block: at most 8 KiB of each contribution.
 _BLOCK = 1024
 _WARPS = 4
-#: Elements of a block that the kernel of whole numbers folds at a time, one for each thread; the most of its programs.
+#: Of ``fold_whole``: the elements that a program folds at a time, one for each thread, and the most programs.
 _PART, _MOST_PROGRAMS = 128, 2048
-#: Bits of the sum of weights up to which the kernels fold by weights: products with all but float64 are exact then.
+#: The most bits of a sum of weights that the kernels fold by: up to them, products with all but float64 are exact.
 WEIGHT_BITS = 28
-#: The environment variable that chooses what sums of float32 are proved in, and its values: float32 is for GPUs whose
-#: float64 is slow.
+#: The environment variable that chooses the dtype in which sums of float32 are proved, and its values. "float32" is for
+#: GPUs with slow float64.
 CERTIFICATE, _CERTIFICATES = "TREEFOLD_GPU_CERTIFICATE", ("float64", "float32")
-#: Tables that are kept on the device: training steps reduce the same gradients. Of them, those of one kind of call.
+#: The most tables that are kept on devices, because training steps reduce the same gradients, and the most lists of
+#: batches that one repeater keeps.
 _MOST_TABLES, _MOST_BATCHES = 64, 4
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceJob:
-    """Contributions of one length, in replica order, and the tensors that take their fold: all row-major, one device.
+    """Contributions of one length, in replica order, and the targets of their fold: row-major tensors of one device.
 
-    A target may be one of the sources' own memory; beyond that it must be disjoint from them.
+    A target may be the memory of a source; otherwise it must not overlap any source.
     """
 
     dtype: str
@@ -78,9 +79,15 @@ class JobAddresses(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Arrays that one compiled kernel folds: the constants of that, and where they lie.
+    """Arrays that one compiled kernel folds.
 
-    ``element``: of complex numbers the dtype of a part. ``is_aligned``: whether all addresses are multiples of 16.
+    Attributes:
+        element: Their dtype; for complex numbers the dtype of a part.
+        count: The number of contributions to each.
+        num_targets: The number of targets of each.
+        is_aligned: Whether all addresses are multiples of 16.
+        upload: Their table on the device.
+
     """
 
     element: str
@@ -91,7 +98,7 @@ class Batch:
 
 
 def has_triton() -> bool:
-    """Tell whether Triton can be used; it is not imported to find out.
+    """Return whether Triton can be used, without importing it.
 
     Importing it after TensorFlow ends the process: both register the same options of LLVM.
     """
@@ -100,7 +107,7 @@ def has_triton() -> bool:
 
 @functools.cache
 def _triton_version() -> tuple[int, int]:
-    """Return major and minor version, under whatever name it was installed; zeros if it was not."""
+    """Return Triton's major and minor version, under any of its packages' names; zeros if it is not installed."""
     for name in ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             major, minor, *_ = importlib.metadata.version(name).split(".")
@@ -109,7 +116,7 @@ def _triton_version() -> tuple[int, int]:
 
 
 def is_fused(fold: Fold, dtype: str) -> bool:
-    """Tell whether ``fold_batch`` serves this fold for contributions of ``dtype``."""
+    """Return whether ``fold_batch`` supports this fold for contributions of ``dtype``."""
     if not has_triton() or fold.accumulation_fn is not None:
         return False
     if fold.weights is not None:
@@ -121,7 +128,7 @@ def is_fused(fold: Fold, dtype: str) -> bool:
 
 
 def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
-    """Fold every job into all its targets and return the number of launches; nothing waits for them.
+    """Fold every job into all its targets, enqueued on the current stream, and return the number of launches.
 
     ``is_fused`` must be true for all jobs, which must lie on one device.
     """
@@ -138,10 +145,10 @@ def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
 
 
 def make_batches(rows: Sequence[JobAddresses], fold: Fold, device: Any) -> list[Batch]:
-    """Return memory at addresses on a device as batches, whose tables are on the device.
+    """Group jobs into batches of one compiled kernel each, and put the tables of the batches on the device.
 
     Raises:
-        GpuError: a table is not there yet, and a CUDA graph is being captured.
+        GpuError: A table is not there yet, and a CUDA graph is being captured.
 
     """
     weights = tuple([weight for weight in fold.weights or () if weight])
@@ -166,23 +173,24 @@ def make_batches(rows: Sequence[JobAddresses], fold: Fold, device: Any) -> list[
 
 def launch(batches: Sequence[Batch], fold: Fold) -> int:
     """Fold batches, enqueued on the current stream, and return the number of launches."""
-    # All memory first: once something is written, nothing may fail for want of it. Bytes of this call's own: two
-    # streams would race for cached ones.
+    # Allocate all memory first, so that no allocation fails after a result was written. The bytes of declined blocks
+    # are new in every call: two streams would race for cached ones.
     made = [(batch, batch.upload.use(has_bytes=is_proved(fold, batch.element))) for batch in batches]
     return sum([_launch(batch, declined, fold) for batch, declined in made])
 
 
 def is_proved(fold: Fold, element: str) -> bool:
-    """Tell whether a fold is the exact value, rounded once, by ``exact_kernels``."""
+    """Return whether ``exact_kernels`` makes a fold: the exact value, rounded once."""
     return fold.accumulate == "exact" and fold.op in {ReduceOp.SUM, ReduceOp.MEAN} and element in FLOATS
 
 
 def _launch(batch: Batch, declined: Any, fold: Fold) -> int:
+    """Launch the kernels of a batch, and return their number; ``declined`` is None if no exact kernel folds it."""
     from treefold.execution.cuda import exact_kernels, kernels  # noqa: PLC0415 - imports Triton
 
     table, blocks, num_full = batch.upload.table, batch.upload.blocks, batch.upload.num_full
     common: dict[str, Any] = {"N": batch.count, "D": batch.num_targets, "OP": fold.op.name.lower(), "BLOCK": _BLOCK}
-    # The host does not fuse either, and the bits are to be the same.
+    # The host fuses no multiplications and additions, and the bits must be the same.
     common |= {"num_warps": _WARPS, "enable_fp_fusion": False}
     own = {"ELEMENT": batch.element, "UNROLLED": batch.count <= kernels.MOST_UNROLLED, "ALIGNED": batch.is_aligned}
     memory: tuple[Any, ...] = (table, blocks)
@@ -195,7 +203,7 @@ def _launch(batch: Batch, declined: Any, fold: Fold) -> int:
         kernel, memory = exact_kernels.fold_proved, (table, blocks, declined)
     launches = 0
     with torch.cuda.device_of(table):
-        # Whole blocks in a launch of their own: they need no mask, which would keep the loads from being the widest.
+        # Full blocks get a launch of their own: they need no mask, and a mask would prevent the widest loads.
         for first, last, is_full in ((0, num_full, True), (num_full, len(blocks), False)):
             if first < last:
                 kernel[(last - first,)](*memory, first, **common, **own, FULL=is_full)
@@ -209,7 +217,7 @@ def _launch(batch: Batch, declined: Any, fold: Fold) -> int:
 
 
 def proof(fold: Fold, element: str, count: int) -> dict[str, Any]:
-    """Return what ``fold_proved`` adds in, and the inverse of its divisor, if that is a power of two."""
+    """Return the constants ``ACCUMULATOR`` and ``INVERSE`` of ``fold_proved``."""
     is_short = element in HALVES or (element == "float32" and certificate() == "float32")
     is_power = fold.weights is None and not count & (count - 1)
     inverse = 1.0 if fold.op is ReduceOp.SUM else 1.0 / count if is_power else 0.0
@@ -217,10 +225,10 @@ def proof(fold: Fold, element: str, count: int) -> dict[str, Any]:
 
 
 def certificate() -> str:
-    """Return the dtype in which sums of float32 are proved exact: what ``TREEFOLD_GPU_CERTIFICATE`` asks for.
+    """Return the dtype in which sums of float32 are proved, which ``TREEFOLD_GPU_CERTIFICATE`` sets.
 
     Raises:
-        ArgumentError: it is set to something else.
+        ArgumentError: The variable has another value than "float64" and "float32".
 
     """
     asked = os.environ.get(CERTIFICATE, _CERTIFICATES[0])
@@ -235,7 +243,7 @@ def _blocks(lengths: tuple[int, ...], device: Any) -> tuple[Any, int]:
     sizes = np.array(lengths)
     whole = sizes // _BLOCK
     rows = np.repeat(np.arange(len(sizes)), whole)
-    # The number of a block less that of its row's first block: its number within the row.
+    # The number of a block within its row: its number among all, less that of the row's first block.
     starts = np.arange(len(rows)) - np.repeat(np.cumsum(whole) - whole, whole)
     ends = np.flatnonzero(sizes % _BLOCK)
     full = np.stack([rows, starts * _BLOCK], axis=1)
@@ -245,9 +253,15 @@ def _blocks(lengths: tuple[int, ...], device: Any) -> tuple[Any, int]:
 
 @dataclass(slots=True)
 class _Upload:
-    """A table on a device, and the blocks of its arrays, of which the first ``num_full`` are full ones.
+    """A table on a device, and the blocks of its arrays.
 
-    ``key``: what it is found by; None on the host. ``streams``: those whose work reads it.
+    Attributes:
+        key: Its key in the cache; None on the host, where tables are not cached.
+        table: The addresses, lengths and weights of each row, as ``fold_proved`` describes them.
+        blocks: The row and first element of each block, full blocks first.
+        num_full: The number of full blocks.
+        streams: The streams that read it.
+
     """
 
     key: Any
@@ -257,12 +271,11 @@ class _Upload:
     streams: set[int]
 
     def use(self, *, has_bytes: bool) -> Any:
-        """Keep the memory until work that is enqueued now is done; return a byte for each block, or None."""
+        """Keep the memory until work that is enqueued now is done; return new bytes for ``declined``, or None."""
         if self.key is not None:
             device = self.table.device
             with torch.cuda.device(device):
-                # A captured graph holds addresses, not references: whatever it reads must stay where it is for as long
-                # as it may run.
+                # A captured graph holds addresses, not references: what it reads must stay in place while it may run.
                 if torch.cuda.is_current_stream_capturing():
                     _in_graphs[self.key] = self
                 else:
@@ -270,25 +283,25 @@ class _Upload:
         return torch.empty(len(self.blocks), dtype=torch.uint8, device=self.table.device) if has_bytes else None
 
     def _keep_for(self, stream: Any) -> None:
-        """Keep the memory from being given to others before a stream has done its work with it."""
+        """Prevent the allocator from reusing the memory before a stream has done its work with it."""
         if stream.cuda_stream not in self.streams:
             self.streams.add(stream.cuda_stream)
             for array in (self.table, self.blocks):
-                # The allocator knows only the stream that memory came from, and would give away what this one reads.
+                # The allocator knows only the stream on which memory was allocated, and would reuse it too early.
                 array.record_stream(stream)
 
 
 _uploads: BoundedCache[Any, _Upload] = BoundedCache(_MOST_TABLES)
-#: What CUDA graphs were captured with is kept: nobody says when the last graph that reads it is gone.
-# Not bounded, unlike the cache: a graph that is replayed after its table has been reused would write anywhere.
+#: Tables that captured CUDA graphs read. They are kept for ever, because no event tells when the last graph is gone.
+# Not bounded, unlike the cache: a graph that is replayed after its table's memory was reused would write anywhere.
 _in_graphs: dict[Any, _Upload] = {}
 
 
 def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any, lengths: tuple[int, ...]) -> _Upload:
-    """Return a table of addresses, lengths and weights, and the blocks of its arrays: the cached ones if there are any.
+    """Return a table of addresses, lengths and weights on a device, from the cache if it is there.
 
     Raises:
-        GpuError: they are not, and a CUDA graph is being captured.
+        GpuError: It is not in the cache, and a CUDA graph is being captured.
 
     """
     if device.type != "cuda":
@@ -304,7 +317,7 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any, lengths: tuple[int
                     "capture it."
                 )
             found = _upload(key, device, lengths)
-    _uploads.put(key, found)  # also one that was found: the most recently used stay
+    _uploads.put(key, found)  # a cache hit, too: the most recently used tables stay
     return found
 
 
@@ -318,15 +331,15 @@ def _upload(key: tuple[int, tuple[tuple[int, ...], ...]], device: Any, lengths: 
     with torch.cuda.stream(stream):
         table = torch.tensor(key[1]).to(device)
         blocks, num_full = _blocks(lengths, device)
-    # One stream for all uploads of a device: blocks that another thread has just put into the cache of ``_blocks``, and
-    # whose copy is still under way, are waited for as well.
+    # All uploads to a device share one stream, so this also waits for blocks that another thread has put into the cache
+    # of ``_blocks`` and that are still being copied.
     stream.synchronize()
     return _Upload(key, table, blocks, num_full, set())
 
 
 @functools.cache
 def _upload_stream(index: int) -> Any:
-    """Return a device's stream for uploads: work that the caller has queued up is not waited for."""
+    """Return a device's stream for uploads, which do not wait for the caller's work."""
     return torch.cuda.Stream(index)
 
 
@@ -347,7 +360,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
             job = _job(leaf, operand, counts[index], given)
             jobs.append(job)
             made.append(tuple(job.targets))
-            # The kernel writes row-major memory; other targets get a copy behind it, on the same stream.
+            # The kernel writes row-major memory. Other targets get a copy after it, on the same stream.
             copies += [(end, part) for end, part in zip(given or (), job.targets, strict=False) if end is not part]
         else:
             is_exact = is_fold and plan.accumulate == "exact"
@@ -370,9 +383,9 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
 
 
 def _job(leaf: LeafActions, operand: Operand, count: int, given: tuple[Any, ...] | None) -> DeviceJob:
-    """Return the work for the kernel, row-major all of it."""
-    # Copies that this makes are dropped on return, while the kernel may still read them: they are of the current
-    # stream, like the kernel, and PyTorch reuses memory in the order of its stream.
+    """Return the job of a leaf, with row-major sources and targets."""
+    # Copies made here are dropped while the kernel may still read them. That is safe: copies and kernel belong to the
+    # current stream, and PyTorch reuses memory in the order of its stream.
     sources = [array.detach().resolve_conj().resolve_neg().contiguous() for array in operand.arrays]
     if given is not None:
         targets = [end if end.is_contiguous() else torch.empty_like(end, memory_format=_ROWS) for end in given]
@@ -383,9 +396,9 @@ def _job(leaf: LeafActions, operand: Operand, count: int, given: tuple[Any, ...]
 
 
 def _result(leaf: LeafActions, operand: Operand) -> Any:
-    """Return a result made by the backend's own operations; it may be a view of a contribution."""
+    """Return a result that the backend's operations make; it may be a view of a contribution."""
     arrays = operand.arrays
-    if leaf.fold is not None and leaf.fold.accumulation_fn is not None:  # which may write into what it gets
+    if leaf.fold is not None and leaf.fold.accumulation_fn is not None:  # a callback may write into its arguments
         device = leaf.backend.device_of(arrays[0]) or "cpu:0"
         arrays = tuple([leaf.backend.copy_to(array, device) for array in arrays])
     flat = [leaf.backend.ravel_concat([array]) for array in arrays]
@@ -393,7 +406,7 @@ def _result(leaf: LeafActions, operand: Operand) -> Any:
 
 
 def fold_parts(leaf: LeafActions, parts: Sequence[Any], target: Any) -> None:
-    """Write the exact fold of all contributions, flat and on the device of the target, into the target."""
+    """Write the exact fold of all contributions to a leaf into a target: flat tensors of one device."""
     fold = leaf.fold
     if fold is None:
         raise AssertionError(leaf)
@@ -404,7 +417,7 @@ def fold_parts(leaf: LeafActions, parts: Sequence[Any], target: Any) -> None:
 
 
 def _folded_on_host(leaf: LeafActions, arrays: Sequence[Any]) -> Any:
-    """Return an exact fold that the kernels do not have, such as by long weights, made in host memory."""
+    """Return an exact fold that the kernels do not support, such as by long weights; the host makes it."""
     fold = leaf.fold
     if fold is None:
         raise AssertionError(leaf)
@@ -415,19 +428,19 @@ def _folded_on_host(leaf: LeafActions, arrays: Sequence[Any]) -> Any:
 
 
 class _DeviceRepeater:
-    """Repeats one kind of call. Safe to use from many threads."""
+    """Repeats one kind of call, from any thread."""
 
     def __init__(self, plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> None:
         self._fold, self._is_asked = fold, is_asked
         self._device = torch.device(torch_device(plan.devices[0]))
         self._dtypes = [leaf.dtype for leaf in plan.leaves]
         self._counts = [len(outputs) for outputs in buffers_of_leaves(plan, Role.OUTPUT)]
-        # By addresses alone: a repeater serves one kind of call, so the lengths are always the same.
+        # The keys are addresses alone: all calls of one kind have the same lengths.
         self._batches: BoundedCache[tuple[tuple[int, ...], ...], list[Batch]] = BoundedCache(_MOST_BATCHES)
 
     def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
-        """Enqueue the fold of each row on the current stream."""
-        # Asked in every call, because the environment may name another executor since the plan was made.
+        """Enqueue the fold of each row on the current stream; return as ``Repeat`` describes."""
+        # Ask in every call: the environment may have changed since the plan was made, and name another executor.
         if not self._is_asked():
             return None
         made: Results = []
@@ -435,14 +448,14 @@ class _DeviceRepeater:
         if targets is None:
             try:
                 made = [self._new(*leaf) for leaf in zip(rows, self._dtypes, self._counts, strict=True)]
-            # Nothing is written yet. The slow path runs out of it again, and raises with the note that says so.
+            # Nothing is written yet. The slow path runs out of memory, too, and raises the error with a note.
             except torch.OutOfMemoryError:
                 return None
         ends = [tuple([tensor.data_ptr() for tensor in tensors]) for tensors in made]
         key = (*[row.addresses for row in rows], *[row.addresses for row in given], *ends)
         batches = self._batches.get(key)
         if batches is None:
-            # New memory overlaps nothing: PyTorch gives out none that a tensor of the caller still holds.
+            # Only given targets can overlap rows: new memory is no part of a tensor that the caller still holds.
             if targets is not None and not _are_disjoint([*rows, *given]):
                 return None
             places = zip(self._dtypes, rows, key, key[-len(rows) :], strict=False)
@@ -450,18 +463,19 @@ class _DeviceRepeater:
             batches = make_batches(jobs, self._fold, self._device)
             self._batches.put(key, batches)
         launch(batches, self._fold)
-        # Frameworks that count writes (autograd's version counters) do not see what a kernel writes.
+        # Tell frameworks that count writes (autograd's version counters): they do not see the kernel's.
         for target in targets or ():
             target.backend.wrote(target.arrays)
         return made
 
     def _new(self, row: Row, dtype: str, count: int) -> tuple[Any, ...]:
+        """Return new tensors for the results of one leaf."""
         result = getattr(torch, self._fold.result_dtype(dtype))
         return tuple([torch.empty(row.shape, dtype=result, device=self._device) for _ in range(count)])
 
 
 def _are_disjoint(rows: Sequence[Row]) -> bool:
-    """Tell whether no two arrays share memory."""
+    """Return whether no two arrays share memory."""
     extents = sorted(
         (start, start + math.prod(row.shape) * row.dtype.itemsize)
         for row in rows
@@ -472,9 +486,9 @@ def _are_disjoint(rows: Sequence[Row]) -> bool:
 
 
 def repeater(plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> Repeat | None:
-    """Return what repeats a call of this plan; None if it is not one pass of the kernel over every leaf, on one GPU.
+    """Return a callable that repeats a call of this plan; None unless the kernels fold every leaf on one GPU.
 
-    ``is_asked``: whether the kernel is still what such calls are to run by.
+    ``is_asked``: returns whether such calls are still to run on this executor.
     """
     is_one_gpu = len(plan.devices) == 1 and plan.devices[0].startswith("gpu")
     is_fold = all(leaf.goal is Goal.FOLD and is_fused(fold, leaf.dtype) for leaf in plan.leaves)

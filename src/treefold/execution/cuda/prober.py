@@ -1,4 +1,4 @@
-"""The prober of links between GPUs: it copies as the executor of several devices does, and times copies."""
+"""The prober of links between GPUs: it copies as ``several_devices`` does, and times the copies."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class CudaProber:
     """The links of all GPUs that PyTorch reports, and of ``cpu:0``, with pinned memory where possible."""
 
     def machine(self) -> str:
-        """Return the line for which results hold: names and identities of the GPUs, and versions of their drivers."""
+        """Return a line that names the machine of the results: GPUs, their UUIDs, and versions of driver and CUDA."""
         count = torch.cuda.device_count()
         gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
         names = [f"{gpu.name} {getattr(gpu, 'uuid', '')}" for gpu in gpus]
         return "; ".join([*names, f"driver {driver_version()}", f"CUDA {torch.version.cuda or torch.version.hip}"])
 
     def devices(self) -> Sequence[str]:
-        """Return the devices with links to prove, the host last; an empty list without a GPU."""
+        """Return the devices with links to prove: all GPUs, and then the host; an empty list without a GPU."""
         count = torch.cuda.device_count()
         return [*(f"gpu:{index}" for index in range(count)), "cpu:0"] if count else []
 
     def put(self, pattern: np.ndarray[Any, np.dtype[np.uint8]], device: str) -> Any:
-        """Return a buffer on a device with these bytes, sent there from the host."""
+        """Return a buffer on a device with these bytes; the host sends them."""
         tensor = torch.from_numpy(pattern.copy())
         if device_type(device) == "cpu":
             return _pinned_copy(tensor)
         return tensor.to(torch_device(device))
 
     def copy(self, source: Any, target: Any) -> None:
-        """Copy a buffer over the link that is proved, as the executor does, and wait for the end."""
+        """Copy a buffer to another device, as the executor does, and wait until the copy is done."""
         target.copy_(source, non_blocking=True)
         _synchronize(source, target)
 
     def seconds_to_copy(self, source: Any, target: Any) -> float:
-        """Return how long a copy takes, by events on the GPU's own clock."""
+        """Return the seconds that a copy takes, measured by events on the GPU's clock."""
         gpu = source if source.is_cuda else target
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(gpu.device):
@@ -55,12 +55,12 @@ class CudaProber:
         return float(begin.elapsed_time(end)) / 1000
 
     def get(self, buffer: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return the bytes of a buffer, sent to the host by the device that it is on."""
+        """Return the bytes of a buffer; its device sends them to the host."""
         bytes_: np.ndarray[Any, np.dtype[np.uint8]] = buffer.cpu().numpy()
         return bytes_
 
     def load(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
-        """Keep one copy under way on every pair, from a thread of its own; return a function that ends them."""
+        """Keep one copy under way between every pair, from a new thread; return a function that ends the copies."""
         done = threading.Event()
         zeros = np.zeros(_LOAD_BYTES, np.uint8)
         buffers = [(self.put(zeros, source), self.put(zeros, target)) for source, target in pairs]
@@ -92,6 +92,7 @@ def _synchronize(*tensors: Any) -> None:
 
 
 def _pinned_copy(tensor: Any) -> Any:
+    """Return a copy in pinned memory; the tensor itself if there is no pinned memory."""
     try:
         return tensor.pin_memory()
     except RuntimeError:
@@ -99,7 +100,7 @@ def _pinned_copy(tensor: Any) -> Any:
 
 
 def driver_version() -> str:
-    """Return the driver's version as NVML knows it; empty where it cannot be asked."""
+    """Return the driver's version from NVML; an empty string if NVML cannot be asked."""
     try:
         pynvml = importlib.import_module("pynvml")  # an extra, without types
         pynvml.nvmlInit()

@@ -1,7 +1,7 @@
 """Runs a plan across GPUs and the host as streams of chunks, on PyTorch's streams, events and pinned memory.
 
-The caller's streams are respected on every device: our work starts after everything enqueued there, and they wait for
-its end. Copies of pageable host memory, and between devices that may not copy directly, go through pinned staging.
+On every device, the plan's work starts after everything that is enqueued on the caller's stream, and that stream waits
+for its end. Copies of pageable host memory, and between GPUs without a proved link, go through pinned staging.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from treefold.observing import warn
 from treefold.plan import Plan
 from treefold.plan.ir import Action, Buffer, Combine, Role
 
-#: Bytes of a chunk: at least what makes the bus worth the 0.1 ms that it takes to issue a chunk's operations, at most
-#: what keeps the ends of a pipeline short.
+#: Bounds of the bytes of a chunk. Issuing a chunk's operations takes 0.1 ms, so smaller chunks waste the bus. Larger
+#: chunks make the pipeline slower to fill and drain.
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 2 << 20, 8 << 20
 # Filling and draining a pipeline of k chunks takes about (steps − 1)/k of its time: 32 keeps that to a few percent.
 _CHUNKS = 32
@@ -35,10 +35,10 @@ _MOST_SCHEDULES = 64
 
 
 def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
-    """Return each leaf's result per component, enqueued; what lies on the host is there when this returns.
+    """Return each leaf's result per component: enqueued on GPUs, complete on the host.
 
     Raises:
-        GpuError: a CUDA graph is being captured.
+        GpuError: A CUDA graph is being captured.
 
     """
     if torch.cuda.is_current_stream_capturing():
@@ -50,27 +50,32 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     schedule = _schedule(plan, is_pinned=is_pinned)
     driver = TorchStreams(schedule, inputs, fold, is_pinned=is_pinned)
     try:
-        # Copies within the call are no part of the caller's autograd graph, which would keep their memory alive.
+        # Copies within the call must not enter the caller's autograd graph, which would keep their memory alive.
         with torch.no_grad():
             issue(schedule, driver)
-    finally:  # what was issued before an error still reads and writes memory that the callers' streams get back
+    finally:  # after an error, too: issued work still uses memory that is reused in the order of the caller's streams
         driver.join()
     return handed_over(inputs, driver.results(), out)
 
 
 class TorchStreams:
-    """PyTorch's streams. Operations on host memory are done at once, when what they wait for is done."""
+    """Runs a schedule on PyTorch's streams. Operations on host memory block until they are done."""
 
     def __init__(
         self, schedule: Schedule, inputs: Sequence[Operand], fold: Fold | None, *, is_pinned: bool = False
     ) -> None:
-        """Allocate all memory, so that later only the backend's temporaries can run out of it.
+        """Allocate all memory first, so that later only temporaries of the backend can run out of it.
 
-        ``is_pinned``: the caller's host memory is pinned, and results on the host shall be, too.
+        Args:
+            schedule: The schedule.
+            inputs: The contributions to each leaf.
+            fold: The arithmetic; None for plans that only move values.
+            is_pinned: Whether the caller's host memory is pinned. If it is, so are results on the host.
+
         """
         self.schedule, self.inputs, self.is_pinned = schedule, inputs, is_pinned
         self.leaves = leaf_actions(schedule.plan, inputs, fold)
-        # PyTorch hands out its 32 streams of a device in turn, so two of ours, or those of another thread, may be one.
+        # PyTorch hands out a device's 32 streams in turn, so two of ours, or one of another thread, may be the same.
         # That costs overlap, never correctness: every dependency has its event.
         self.streams = {stream: _make_streams(stream) for stream in schedule.streams}
         # PyTorch's allocator reuses freed memory in the order of the stream that it was allocated on: the caller's.
@@ -88,11 +93,11 @@ class TorchStreams:
             event.synchronize()  # the host's own part has no stream to wait on
 
     def wait(self, stream: DeviceStream, event: Any) -> None:
-        """Make a stream wait for an event; for the host's own stream, block. ``event`` is None for work of the host."""
+        """Make a stream wait for an event; block for the host's stream. ``event``: None for work of the host."""
         if event is None:
             return
-        # Of a copy between GPUs both, the sender's and the receiver's: PyTorch orders it with the current streams of
-        # the two.
+        # A copy between GPUs has two streams, the sender's and the receiver's, and both wait: PyTorch orders the copy
+        # with the current streams of both devices.
         for own in self.streams[stream]:
             own.wait_event(event)
         if not self.streams[stream]:
@@ -106,8 +111,9 @@ class TorchStreams:
             self._perform(operation.action)
 
     def _perform(self, action: Action) -> None:
+        """Enqueue an action on the current streams; GPUs fold exactly by the kernels of one device."""
         where = self.memory.buffers[action.target.buffer]
-        # Of an exact plan all contributions meet at once: no partial folds travel.
+        # In an exact plan no partial folds travel, so that each fold has all contributions as its sources.
         is_exact = self.schedule.plan.accumulate == "exact" and isinstance(action, Combine)
         if is_exact and device_type(where.device) == "gpu":
             parts = [self.memory.part(source) for source in action.sources]
@@ -116,20 +122,20 @@ class TorchStreams:
             self.memory.perform(action)
 
     def signal(self, stream: DeviceStream) -> Any:
-        """Return an event, or None for the host, whose work is done when ``perform`` returns."""
+        """Return an event after all work of a stream; None for the host, where ``perform`` waits for the end."""
         own = self.streams[stream]
         return own[0].record_event() if own else None
 
     def join(self) -> None:
         """Make the caller's streams wait for all of ours."""
         for own in self.streams.values():
-            # Each of ours is waited for by the caller's on every GPU: that is what lets PyTorch reuse our buffers in
-            # the caller's order, and the caller read results without a wait of its own.
+            # The caller's stream on every GPU waits for each of ours. So PyTorch can reuse our buffers in the order of
+            # the caller's stream, and the caller can read results without a wait of its own.
             for stream in own:
                 event = stream.record_event()
                 for device in self._gpus:
                     torch.cuda.current_stream(torch_device(device)).wait_event(event)
-                # The host has no stream that could wait: its results are there when the call returns.
+                # The host has no stream that could wait, so its results must be complete when the call returns.
                 if "cpu" in {device_type(device) for device in self.schedule.plan.devices}:
                     event.synchronize()
 
@@ -138,19 +144,20 @@ class TorchStreams:
         return outputs(self.schedule.plan, self.inputs, lambda index: self.memory.arrays[index])
 
     def _array(self, index: int, buffer: Buffer) -> Any:
+        """Return the memory of a buffer, flat: a contribution, pinned host memory, or new memory of its device."""
         if buffer.role is Role.INPUT:
             array = self.inputs[buffer.leaf].arrays[buffer.position]
             return array.detach().resolve_conj().resolve_neg().reshape(-1)
         dtype = getattr(torch, self.leaves[buffer.leaf].dtype(buffer.role))
-        # PyTorch's pinned allocator notes the streams of each asynchronous copy, so a staging buffer that is dropped on
-        # return is not reused before the last copy through it is done.
+        # PyTorch's pinned allocator records the streams of each asynchronous copy. So a staging buffer that is dropped
+        # on return is not reused before the last copy through it is done.
         if index in self.schedule.staging or (self.is_pinned and device_type(buffer.device) == "cpu"):
             return _pinned(buffer.length, dtype)
         return torch.empty(buffer.length, dtype=dtype, device=torch_device(buffer.device))
 
 
 def _copy(target: Any, source: Any) -> None:
-    """Enqueue a copy on the current stream; the host copies at once what lies on the host at both ends.
+    """Enqueue a copy on the current stream; a copy within the host runs at once.
 
     A temporary source was allocated on this stream, so its memory is not reused before the copy is done.
     """
@@ -158,9 +165,9 @@ def _copy(target: Any, source: Any) -> None:
 
 
 def _make_streams(stream: DeviceStream) -> list[Any]:
-    """Return a CUDA stream for each GPU that takes part, the sender's first; none for what the host does itself.
+    """Return a CUDA stream for each GPU of a stream's operations, the sender's first; none for the host's own stream.
 
-    A copy between GPUs has one on either side: PyTorch lets the current streams of both wait for each other.
+    A copy between GPUs has a stream on each of them: PyTorch makes the current streams of both wait for each other.
     """
     gpus = [name for name in (stream.device, stream.peer) if name.startswith("gpu")]
     return [torch.cuda.Stream(torch_device(name)) for name in gpus]
@@ -170,8 +177,9 @@ _schedules: BoundedCache[tuple[int, bool, int], tuple[Plan, Schedule]] = Bounded
 
 
 def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
-    """Return the plan's schedule, made once for each state of the links; it keeps the plan, so that ids stay unique."""
+    """Return the plan's schedule, cached for each state of the links."""
     # By identity: a plan has thousands of actions, and hashing them in every call would cost more than the cache saves.
+    # The cache holds the plan, too, so that no other plan gets its id.
     key = id(plan), is_pinned, links.version()
     is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
 
@@ -182,12 +190,13 @@ def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
 
 
 def _chunk_bytes(plan: Plan) -> int:
-    """Cut the longest copy into 32 chunks, within bounds."""
+    """Return the bytes of a chunk: a 32nd of the longest copy, within bounds."""
     nbytes = max((hop.nbytes for hop in plan.hops), default=0)
     return min(max(nbytes // _CHUNKS, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
 
 
 def _is_direct(source: str, target: str, *, is_pinned: bool) -> bool:
+    """Return whether a copy needs no staging in pinned memory."""
     kinds = {device_type(source), device_type(target)}
     if "cpu" in kinds:
         # GPUs copy to and from pageable memory only by way of the driver's own buffers, while the host waits.
@@ -196,13 +205,14 @@ def _is_direct(source: str, target: str, *, is_pinned: bool) -> bool:
 
 
 def _is_pinned(inputs: Sequence[Operand]) -> bool:
-    """Tell whether GPUs can read all host memory themselves; results on the host are pinned then, too."""
+    """Return whether all contributions on the host are pinned; False if there are none."""
     on_host = [array for operand in inputs for array in operand.arrays if array.is_cpu]
     return bool(on_host) and all(array.is_pinned() for array in on_host)
 
 
 @functools.cache
 def _warn_pageable(problem: str) -> None:
+    """Warn once for each problem."""
     warn(
         f"Pinned host memory cannot be had ({problem}), so copies between the host and GPUs go through pageable "
         "memory, at a fraction of the bus. WSL and containers bound it: raise the limit of locked memory (ulimit -l).",
@@ -211,7 +221,7 @@ def _warn_pageable(problem: str) -> None:
 
 
 def _pinned(length: int, dtype: Any) -> Any:
-    """Return pinned host memory, or pageable memory and a warning, once."""
+    """Return pinned host memory; if there is none, warn once and return pageable memory."""
     try:
         return torch.empty(length, dtype=dtype, pin_memory=True)
     except RuntimeError as error:
