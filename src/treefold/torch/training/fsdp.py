@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 _WEIGHT_BYTES = MOST_WEIGHT.bit_length() // 8
-#: Dtypes whose gradients FSDP divides by a power of two before its reduce-scatter, unless the factor is set to 1.
+#: Dtypes in which FSDP divides gradients by a power of two before its reduce-scatter, unless its factor is set to 1.
 _DIVIDED_BEFORE = (torch.float16, torch.float64)
 
 

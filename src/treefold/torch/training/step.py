@@ -80,7 +80,7 @@ class Step:
         self._is_broken, self.values = True, {}
 
     def close(self, index: int, words: int, *, is_surplus: bool) -> None:
-        """End a micro-batch whose gradients were added.
+        """End a micro-batch, after its gradients were added.
 
         Args:
             index: The number of the micro-batch.
