@@ -160,9 +160,8 @@ class ValueReader:
 
     def _read_leaf(self, leaf: Any, path: str) -> tuple[Form, Any]:
         """Return a leaf's form, and its contents as a flat, 1-d host array; None for text, a single flag or None."""
-        is_refused = (
-            isinstance(leaf, bool) and self._op is ReduceOp.SUM
-        )  # by ``check_dtype`` below, like an array of flags
+        # ``check_dtype`` refuses a flag in a SUM below, like an array of flags.
+        is_refused = isinstance(leaf, bool) and self._op is ReduceOp.SUM
         if isinstance(leaf, _TEXT) and not is_refused:
             return Form(path, "equal", type(leaf).__name__, ()), None
         backend = backend_of(leaf)
