@@ -1,9 +1,9 @@
-"""What it costs that blocks decline the first tier: SUM in place of 8 replicas of 16 MiB, by the share of such blocks.
+"""Measure SUM in place of 8 replicas of 16 MiB, by the share of blocks that decline the first tier.
 
-A fold goes through host memory in blocks of 256 elements. A block whose additions are not all exact in the wider
-accumulator is added again by the next tier. Here one element of a declining block has two contributions whose
-exponents are far apart. All shares take turns, and contributions are written again before each call, outside its time.
-The first row has zeros in place of values like gradients. Times are the CPU time of one thread.
+A fold goes through host memory in blocks of 256 elements. If an addition of a block is not exact in the wider
+accumulator, the next tier adds the block again. Here one element of a declining block has two contributions with
+exponents that are far apart. All shares take turns, and contributions are written again before each call, outside its
+time. The first row has zeros in place of values like gradients. Times are the CPU time of one thread.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _OPS = {distributed.ReduceOp.SUM: ReduceOp.SUM, distributed.ReduceOp.AVG: Reduce
 
 @untraced
 class _Exchange(distributed.Work):  # type: ignore[misc] # mypy does not read torch
-    """An exchange under way, whose parts ``wait`` adds up."""
+    """An exchange under way; ``wait`` adds up its parts."""
 
     def __init__(self, exchange: Any, parts: Sequence[torch.Tensor], output: torch.Tensor, op: ReduceOp) -> None:
         super().__init__()
