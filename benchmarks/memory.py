@@ -1,6 +1,6 @@
 """Measures all-reduce on host memory against the memory's limit and other libraries; writes a page with data.
 
-Run it with ``make bench``, or ``python benchmarks/memory.py``; ``--help`` lists its options. The run takes about ten
+Run it with ``make bench``, or ``python benchmarks/memory.py``; ``--help`` lists its options. The run takes about 25
 minutes and 16 GB of memory; leave the machine alone meanwhile.
 """
 
