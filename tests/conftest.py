@@ -53,11 +53,8 @@ def treefold(capsys) -> Callable[..., Outcome]:
     return run
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leave out what takes long and finds little; let the tests of a file, or of a named group, share a worker."""
+    """Leave out what takes long and finds little."""
     for item in items:
         if item.get_closest_marker("long") and os.environ.get("TREEFOLD_CASES") != "full":
             item.add_marker(pytest.mark.skip(reason="takes long: `make test-long` runs it"))
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))

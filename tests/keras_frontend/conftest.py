@@ -28,9 +28,7 @@ def pytest_generate_tests(metafunc):
     if "keras_ranks" in metafunc.fixturenames:
         named = metafunc.definition.get_closest_marker("also_on")
         backends = BACKENDS if os.environ.get("TREEFOLD_CASES") == "full" else ("torch", *(named.args if named else ()))
-        # One worker imports a backend.
-        params = [pytest.param(backend, marks=pytest.mark.xdist_group(f"Keras on {backend}")) for backend in backends]
-        metafunc.parametrize("keras_ranks", params, indirect=True, scope="session")
+        metafunc.parametrize("keras_ranks", backends, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
