@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import treefold
 
-DEFAULT_CASES = 2_000
+DEFAULT_CASES = 1_000
 PARTS = 4  # tests per kind of call, for several processes to share
 ALL_DEVICES = range(8)
 SPELLINGS = ("/cpu:{}", "cpu:{}", "CPU:{}", "/device:CPU:{}", "/job:localhost/replica:0/task:0/device:CPU:{}")
@@ -220,7 +220,7 @@ KINDS = {
 
 def asked_cases():
     asked = os.environ.get("TREEFOLD_CASES", str(DEFAULT_CASES))
-    return 10 * DEFAULT_CASES if asked == "full" else int(asked)
+    return 20 * DEFAULT_CASES if asked == "full" else int(asked)
 
 
 @functools.cache
