@@ -26,6 +26,7 @@ _AGAIN = (
     "This group is over; connect again on all ranks: `treefold.connect()`, or `init_process_group` for PyTorch's "
     "process groups."
 )
+_LONGER = "Give connect a larger timeout_seconds, or init_process_group a larger timeout"
 #: The most characters of a reason that a rank sends to the others.
 _MOST_WORDS = 4096
 
@@ -147,15 +148,15 @@ class DeadlineError(GroupError, TimeoutError):
         """Report that rank ``rank`` is late; ``state``: its process's state letter."""
         return cls(
             f"Rank {rank}{_STATES.get(state, '')} had not come by the deadline, so this call did not happen: outputs "
-            f"are as they were. {_AGAIN} Give connect a larger timeout_seconds if that rank is only slow."
+            f"are as they were. {_AGAIN} {_LONGER} if that rank is only slow."
         ).blaming(rank)
 
     @classmethod
     def between_hosts(cls, ranks: Sequence[int]) -> Self:
         """Report that ``ranks`` have sent nothing until the deadline and a grace period after it."""
         return cls(
-            f"{numbered(ranks)} had not come by the deadline, {_AS_THEY_WERE} {_AGAIN_WITHOUT} Give connect a larger "
-            "timeout_seconds if they are only slow."
+            f"{numbered(ranks)} had not come by the deadline, {_AS_THEY_WERE} {_AGAIN_WITHOUT} {_LONGER} if "
+            "they are only slow."
         ).blaming(*ranks)
 
     @classmethod
@@ -163,7 +164,7 @@ class DeadlineError(GroupError, TimeoutError):
         """Report that the deadline has passed, here or on another rank, although all ranks live."""
         return cls(
             f"No rank is missing, but the network or a rank's own work took longer than the deadline, {_AS_THEY_WERE} "
-            "Give connect a larger timeout_seconds, and let all ranks connect again."
+            f"{_LONGER}, and let all ranks connect again."
         )
 
 

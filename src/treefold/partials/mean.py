@@ -97,8 +97,8 @@ class _Running:
             words = self._totals.words if group is None else self._totals.check_between(self._op, group)
             if self._structure is None:
                 raise ArgumentError(
-                    f"{self._name} has seen no value that says what the result looks like. Call add first; "
-                    "with weight=0 it adds nothing."
+                    f"{self._name} has seen no value that says what the result looks like. Call add first: "
+                    "zeros change no Sum, and weight=0 changes no Mean."
                 )
             if not words:
                 raise ArgumentError(f"{self._name} has got values of weight 0 only. Add one with a weight above 0.")

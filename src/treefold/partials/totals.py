@@ -249,7 +249,7 @@ def _check_rank(rank: int, first: Sequence[Any], other: Sequence[Any]) -> None:
     if silent:
         raise ArgumentError(
             f"Rank {silent[0]} has added nothing, so what its part of the result looks like is not known. Add a value "
-            "there first; with weight=0 it adds nothing."
+            "there first: zeros change no Sum, and weight=0 changes no Mean."
         )
     if first[0] != other[0]:
         raise ArgumentError(
