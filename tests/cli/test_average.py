@@ -85,6 +85,16 @@ class TestCommand:
             assert (mean[name].dtype, mean[name].shape) == (array.dtype, array.shape)
             assert np.array_equal(mean[name], array)
 
+    @pytest.mark.parametrize(
+        ("inputs", "kind"), [(("a", "b"), "folders"), (("a", "b/model.safetensors"), "checkpoints")]
+    )
+    def test_says_what_was_averaged(self, treefold, tmp_path, inputs, kind):
+        for name in "ab":
+            (tmp_path / name).mkdir()
+            save(tmp_path / name / "model.safetensors", owners(0))
+        outcome = treefold("average", *(tmp_path / one for one in inputs), "-o", tmp_path / "mean")
+        assert outcome.out.startswith(f"mean of 2 {kind}: 5 tensors in "), outcome
+
     def test_writes_the_sum(self, treefold, saved, tmp_path):
         paths = saved(lambda r: {"w": np.array([2.0**r]), "n": np.array([2**r])})
         assert treefold("average", *paths, "-o", tmp_path / "sum.npz", "--op", "sum").code == 0

@@ -86,7 +86,9 @@ def _show_differences(differences: Sequence[tuple[str, str, str, str]], first: s
 
 def _show(summary: Summary, *, is_dry: bool) -> None:
     """Print what was written, or would be, and everything that a reader would not expect."""
-    what = f"{summary.op} of {counted(len(summary.inputs), 'file')}: {counted(summary.num_tensors, 'tensor')}"
+    kinds = {"folder" if Path(path).is_dir() else "file" for path in summary.inputs}
+    kind = kinds.pop() if len(kinds) == 1 else "checkpoint"
+    what = f"{summary.op} of {counted(len(summary.inputs), kind)}: {counted(summary.num_tensors, 'tensor')}"
     typer.echo(f"{'would write the ' if is_dry else ''}{what} in {summary.output}")
     if is_dry:
         typer.echo(f"{bytes_in_words(summary.nbytes)} on disk, about {bytes_in_words(summary.memory_bytes)} of memory")
