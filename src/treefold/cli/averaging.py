@@ -93,10 +93,9 @@ def _show(summary: Summary, *, is_dry: bool) -> None:
     if is_dry:
         typer.echo(f"{bytes_in_words(summary.nbytes)} on disk, about {bytes_in_words(summary.memory_bytes)} of memory")
         typer.echo("\n".join(["inputs:", *(f"  {printable(path)}" for path in summary.inputs)]))
-        if summary.files:
-            typer.echo("outputs:")
-        for name, nbytes in summary.files.items():
-            typer.echo(f"  {name}  {bytes_in_words(nbytes)}")
+        outputs = [f"  {name}  {bytes_in_words(nbytes)}" for name, nbytes in summary.files.items()]
+        if outputs:
+            typer.echo("\n".join(["outputs:", *outputs]))
     for names, words in (
         (summary.partial, "in some of the inputs only, averaged over those"),
         (summary.converted, "converted"),
