@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from treefold.backends import HostArray
 from treefold.devices import rank_of
@@ -214,7 +214,7 @@ class ProgramWalk:
     def _first_tags(self, program: Program) -> dict[tuple[type[Part], int], int]:
         """Return the tag of each message's first chunk: both sides count the messages of a pair in the same order."""
         tags: dict[tuple[type[Part], int], int] = {}
-        messages = [part for part in _parts(program) if isinstance(part, Send | Receive)]
+        messages = [part for part in chain.from_iterable(program.steps) if isinstance(part, Send | Receive)]
         free: dict[tuple[type[Part], int], int] = defaultdict(int)
         for part in sorted(messages, key=lambda part: part.number):
             way = type(part), part.peer
@@ -304,6 +304,7 @@ class _State:
         self._receive_over(way)
         self._open_messages[position] -= 1
         if not self._open_messages[position]:
+            self._rests.pop(position, None)  # the memory of the call has them, and forgets them once they are folded
             self.start(self._done(position))
 
     def _expect_rest(self, position: int, peer: int) -> None:
@@ -378,14 +379,9 @@ def _own_ends(part: Part | Give) -> tuple[Sequence[Range], Range | None]:
     return sources, None if isinstance(part, Send | Give) else part.action.target
 
 
-def _parts(program: Program) -> Iterator[Part]:
-    for parts in program.steps:
-        yield from parts
-
-
 def _aliases(program: Program, buffers: Sequence[Buffer]) -> Iterator[tuple[int, Range]]:
     """Yield scratch buffers that would only be copies of a rank's own contributions."""
-    for part in _parts(program):
+    for part in chain.from_iterable(program.steps):
         if isinstance(part, Perform) and isinstance(part.action, Copy):
             source, target = part.action.source, part.action.target
             is_whole = target.length == buffers[target.buffer].length
