@@ -21,7 +21,8 @@ from pathlib import Path
 #: Exact partial sums between hosts added 270. Timed calls on values like gradients added 20.
 #: Exact sums on a GPU, which are two kernels, added 377.
 #: Partial sums that cross hosts once, and logs as whole numbers, added 70.
-MAX_TOTAL_LINES = 30_490
+#: Partial sums on a GPU (``torch/training/device_sum.py``) added 69.
+MAX_TOTAL_LINES = 30_559
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 ROOMS = ("src", "tests", "tools", "native", "benchmarks")
 SUFFIXES = (".py", ".cpp", ".hpp")

@@ -1,6 +1,7 @@
 """Trainings in micro-batches, which have the same bits on any number of ranks, however a model is cut."""
 
 import contextlib
+from unittest import mock
 
 import torch
 from torch import distributed, nn
@@ -8,6 +9,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from treefold.torch import MicroBatches, clip_grad_norm_
+from treefold.torch.training.device_sum import DeviceSum
 
 PER_STEP = 7  # no multiple of the numbers of ranks
 OPTIMIZERS = {
@@ -209,6 +211,13 @@ def norms(rank, size, kind):
 
 def trained_with(rank, size, kind, arguments, options):
     return trained(rank, size, kind, *arguments, **options)
+
+
+def as_on_a_gpu(rank, size, kind, arguments, options):
+    """Return what ``trained`` does, with sums as those of tensors on a GPU are made, and whether there was one."""
+    made = []
+    with mock.patch.object(DeviceSum, "takes", side_effect=lambda *_: made.append(True) or True):
+        return trained(rank, size, kind, *arguments, **options), any(made)
 
 
 def with_digests(rank, size, kind, fault):

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import distributed
 
-from treefold.backends import HostArray, backend_of
+from treefold.backends import backend_of
 from treefold.backends.numpy_partial import MOST_WEIGHT
 from treefold.errors import ArgumentError, FrameworkError
 from treefold.group import Group
 from treefold.partials.partial_sum import PartialSum, add_scattered, finish_between
+from treefold.torch.training.device_sum import DeviceSum, add_scattered_on_device, in_numpy
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -88,7 +89,7 @@ class ShardedGradients:
         module.set_reduce_scatter_unused_params(True, recurse=False)
         module.register_forward_hook(lambda *_: self._watch())
         self._watched = 0
-        self._partial: PartialSum | None = None
+        self._partial: PartialSum | DeviceSum | None = None
         self.begin()
 
     @property
@@ -104,12 +105,12 @@ class ShardedGradients:
         self,
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
-        group: Any,  # noqa: ARG002 - FSDP's interface
-        op: Any,  # noqa: ARG002
+        group: Any,
+        op: Any,  # noqa: ARG002 - FSDP's interface
         async_op: bool = False,  # noqa: ARG002, FBT001, FBT002
     ) -> None:
         """Add all ranks' contributions to this rank's part, and fill the output with -0."""
-        self._add(input_tensor)
+        self._add(input_tensor, group)
         output_tensor.fill_(-0.0)  # -0 + x is x, also for x = -0
 
     def begin(self) -> None:
@@ -154,13 +155,13 @@ class ShardedGradients:
                     ]
                 )
             if kept is not None:
-                self._add(kept)
+                self._add(kept, None)
         self._drop()
 
     def observed(self) -> Iterator[tuple[torch.nn.Parameter, bytes]]:
         """Yield each parameter and the bytes of its gradient, after a micro-batch to which all ranks give weight 0."""
         if self._contributions is not None:
-            rows = _in_numpy(self._contributions).reshape(len(self._shards.words), -1)
+            rows = in_numpy(self._contributions).reshape(len(self._shards.words), -1)
             for one, (begin, length) in zip(self.parameters, self._places(), strict=True):
                 yield one.sharded_param, rows[:, begin : begin + length].tobytes()
 
@@ -176,7 +177,8 @@ class ShardedGradients:
             return
         if self._partial is None:
             raise AssertionError(self._name)
-        mean = finish_between(self._partial, words, self._replicas)
+        partial = self._partial.on_host() if isinstance(self._partial, DeviceSum) else self._partial
+        mean = finish_between(partial, words, self._replicas)
         backend = backend_of(torch.empty(0))
         if backend is None:
             raise AssertionError
@@ -185,11 +187,12 @@ class ShardedGradients:
             part = flat.as_strided(one.sharded_size, one.contiguous_sharded_stride, begin)
             one.sharded_param.grad = one.to_sharded_dtensor(part) if is_used else None
 
-    def _add(self, contributions: torch.Tensor) -> None:
+    def _add(self, contributions: torch.Tensor, group: Any) -> None:
         """Add this rank's contributions to the partial sums of all ranks; all ranks that hold parts call.
 
         Args:
             contributions: Flat, 1-d: the contribution to rank 0's part, then to rank 1's, and so on.
+            group: FSDP's process group of these ranks; None if this rank holds all parts.
 
         Raises:
             ArgumentError: This is the second backward pass of the micro-batch.
@@ -204,10 +207,15 @@ class ShardedGradients:
         if not any(self._shards.words):  # nothing to add; ``observed`` reads them in ``MicroBatches.check``
             self._contributions = contributions
             return
+        words, name = self._shards.words, str(self._dtype).removeprefix("torch.")
         if self._partial is None:
-            self._partial = PartialSum(_name(self._dtype), len(contributions) // len(self._shards.words))
-        contributed = _in_numpy(contributions)
-        add_scattered(self._partial, contributed, self._shards.words, self._shards.group)
+            length = len(contributions) // len(words)
+            on_device = DeviceSum.takes(contributions, self._dtype)
+            self._partial = DeviceSum(name, length, contributions.device) if on_device else PartialSum(name, length)
+        if isinstance(self._partial, DeviceSum):
+            add_scattered_on_device(self._partial, contributions, words, group)
+        else:
+            add_scattered(self._partial, in_numpy(contributions), words, self._shards.group)
 
     def _places(self) -> Iterator[tuple[int, int]]:
         """Yield where each parameter begins in this rank's flat part, and its length there, padding included."""
@@ -288,17 +296,3 @@ def _check(name: str, param_group: Any, dtype: torch.dtype) -> None:
             f"{name} has MixedPrecisionPolicy(reduce_dtype={policy.reduce_dtype}), which would round its gradients of "
             f"{computed} before they are added. Leave reduce_dtype out."
         )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _in_numpy(tensor: torch.Tensor) -> HostArray:
-    """Return a flat tensor as a host array, bfloat16 included."""
-    on_host = tensor.detach().cpu()
-    backend = backend_of(on_host)
-    view = None if backend is None else backend.host_view(on_host)
-    if view is None:
-        raise AssertionError
-    return view
