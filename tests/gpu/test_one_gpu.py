@@ -214,3 +214,18 @@ def test_exact_reduce_scatter_over_nccl_of_one_rank():
         assert torch.equal(output, -given)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("words", [1 << 64, (577 << 64) // 3])
+def test_partial_sums_are_those_of_the_host(dtype, words):
+    from treefold.backends.numpy_partial import Factor  # noqa: PLC0415 - as above
+    from treefold.partials.partial_sum import PartialSum, Pieces  # noqa: PLC0415
+    from treefold.torch.training.device_sum import DeviceSum  # noqa: PLC0415
+
+    host, replicas = both(dtype, 100_001, 8, is_owned=False)
+    expected, total = PartialSum(dtype, 100_001), DeviceSum(dtype, 100_001, torch.device("cuda"))
+    for row, replica in zip(host, replicas, strict=True):
+        expected.add(Pieces.of([BACKEND.host_view(row)]), Factor(words))
+        total.add(replica, Factor(words))
+    assert total.on_host().finish(8 * words).tobytes() == expected.finish(8 * words).tobytes()
