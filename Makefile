@@ -48,8 +48,8 @@ BUILD_DOCS := $(DOCS)/$(BIN_NAME)/python -m sphinx -q -E -W --keep-going -b html
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-core test-recipes test-long test-gpu docs docs-serve check mutants sanitize bench bench-gpu \
-  wheel wheels try-wheels clean
+.PHONY: help demo test test-core test-recipes test-long test-gpu docs docs-serve check check-code check-site check-wheel \
+  mutants sanitize bench bench-gpu wheel wheels try-wheels clean
 .DELETE_ON_ERROR:
 
 help:
@@ -122,7 +122,10 @@ docs: $(DOCS)/.docs
 docs-serve: docs
 	@$(BIN)/python -m http.server --bind localhost --directory build/docs $(DOCS_PORT)
 
-check: $(VENV)/.dev $(DOCS)/.docs
+# Three parts, which `make -j2 check` does beside each other: the site alone takes half the time, on one core.
+check: check-code check-site check-wheel
+
+check-code: $(VENV)/.dev
 	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff . && $(BIN)/clang-format --dry-run --Werror $(NATIVE_FILES)
 	@echo 'check: headers';   for header in $(filter %.hpp,$(NATIVE_FILES)); do \
 	  $(CXX) -std=c++17 -fvisibility=hidden -fsyntax-only $$($(BIN)/python -c $(INCLUDES)) -x c++ -include $$header /dev/null || exit 1; done
@@ -132,8 +135,11 @@ check: $(VENV)/.dev $(DOCS)/.docs
 	@echo 'check: budgets';   $(BIN)/python tools/check_budgets.py
 	@echo 'check: spelling';  $(BIN)/codespell
 	@echo 'check: doctests';  $(BIN)/python -m pytest -q --import-mode=prepend --doctest-modules src
+
+check-site: $(DOCS)/.docs
 	@echo 'check: documentation'; $(BUILD_DOCS)
-	@$(MAKE) --no-print-directory wheel
+
+check-wheel: wheel
 	@echo 'check: the wheel in a fresh venv'
 	@$(BIN)/python -m venv --clear $(SMOKE)
 	@$(SMOKE)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt dist/*.whl
