@@ -33,7 +33,18 @@ BUILD = Path("build/mutants")
 SURVIVORS = BUILD / "survived.json"
 OUTCOMES = BUILD / "outcomes.jsonl"  # a line for each that was tried, so that a run which was cut short can go on
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
-COPIED = ("src", "tests", "docs", "examples", "tools", "benchmarks", "conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md")
+COPIED = (
+    "src",
+    "tests",
+    "docs",
+    "examples",
+    "tools",
+    "benchmarks",
+    "conftest.py",
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+)
 
 #: The rooms that are changed, with the tests that notice first.
 ROOMS = {
