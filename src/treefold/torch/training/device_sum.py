@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ class DeviceSum:
     """The exact sum of flat tensors of one dtype, each times a weight, where they lie.
 
     Each element has two float64: a sum, and the sum of the errors of its additions (Knuth), as in the pairs of a
-    ``PartialSum``. What they do not hold exactly, and what is not finite, is added on the host.
+    ``PartialSum``. Contributions that they do not hold exactly, or that are not finite, are added on the host.
 
     Attributes:
         dtype: The dtype of the tensors: float16, bfloat16 or float32.
@@ -48,8 +49,7 @@ class DeviceSum:
     @property
     def nbytes(self) -> int:
         """The bytes of memory in use, on the device and on the host."""
-        others = 0 if self._others is None else self._others.nbytes
-        return 2 * 8 * len(self._sums) + others
+        return 2 * 8 * len(self._sums) + (0 if self._others is None else self._others.nbytes)
 
     def add(self, row: torch.Tensor, factor: Factor) -> None:
         """Add a tensor times a weight."""
@@ -72,6 +72,23 @@ class DeviceSum:
         sums.copy_(total)
         rests.copy_(errors)
 
+    def add_scattered(self, contributions: torch.Tensor, weights: Sequence[int], group: Any) -> None:
+        """Add all ranks' contributions to this rank's part, over the process group that there is.
+
+        Args:
+            contributions: The contributions of this rank, flat: to each rank's part, in order of ranks.
+            weights: The weight of each rank, in units of 2**-64; 0 leaves out its contributions.
+            group: The process group of the ranks, of any backend; all of them call. None: one rank has all parts.
+
+        """
+        received = contributions
+        if group is not None:
+            received = torch.empty_like(contributions)
+            distributed.all_to_all_single(received, contributions, group=group)
+        for row, words in zip(received.chunk(len(weights)), weights, strict=True):
+            if words:
+                self.add(row, Factor(words))
+
     def on_host(self) -> PartialSum:
         """Return the sum as a partial sum in host memory."""
         sums, rests = (one.cpu().numpy().reshape(-1, LENGTH) for one in (self._sums, self._rests))
@@ -82,25 +99,6 @@ class DeviceSum:
         if self._others is not None:
             partial.merge(self._others)
         return partial
-
-
-def add_scattered_on_device(partial: DeviceSum, contributions: torch.Tensor, weights: list[int], group: Any) -> None:
-    """Add all ranks' contributions to this rank's part; as ``add_scattered``, over the process group that there is.
-
-    Args:
-        partial: The sum of this rank's part.
-        contributions: The contributions of this rank, flat: to each rank's part, in order of ranks.
-        weights: The weight of each rank, in units of 2**-64; 0 leaves out its contributions.
-        group: The process group of the ranks, of any backend; all of them call. None: one rank has all parts.
-
-    """
-    received = contributions
-    if group is not None:
-        received = torch.empty_like(contributions)
-        distributed.all_to_all_single(received, contributions, group=group)
-    for row, words in zip(received.chunk(len(weights)), weights, strict=True):
-        if words:
-            partial.add(row, Factor(words))
 
 
 def in_numpy(tensor: torch.Tensor) -> HostArray:

@@ -20,7 +20,7 @@ from treefold.backends.numpy_partial import MOST_WEIGHT
 from treefold.errors import ArgumentError, FrameworkError
 from treefold.group import Group
 from treefold.partials.partial_sum import PartialSum, add_scattered, finish_between
-from treefold.torch.training.device_sum import DeviceSum, add_scattered_on_device, in_numpy
+from treefold.torch.training.device_sum import DeviceSum, in_numpy
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -213,7 +213,7 @@ class ShardedGradients:
             on_device = DeviceSum.takes(contributions, self._dtype)
             self._partial = DeviceSum(name, length, contributions.device) if on_device else PartialSum(name, length)
         if isinstance(self._partial, DeviceSum):
-            add_scattered_on_device(self._partial, contributions, words, group)
+            self._partial.add_scattered(contributions, words, group)
         else:
             add_scattered(self._partial, in_numpy(contributions), words, self._shards.group)
 
