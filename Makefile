@@ -122,7 +122,7 @@ docs: $(DOCS)/.docs
 docs-serve: docs
 	@$(BIN)/python -m http.server --bind localhost --directory build/docs $(DOCS_PORT)
 
-# Three parts, which `make -j2 check` does beside each other: the site alone takes half the time, on one core.
+# Three parts, which `make -j2 check` does beside each other: the site is built on one core.
 check: check-code check-site check-wheel
 
 check-code: $(VENV)/.dev

@@ -104,7 +104,7 @@ class TestBytes:
         ("dtype", "most"), [("float16", 2.52), ("bfloat16", 1.51), ("float32", 1.51), ("float64", 1.55)]
     )
     def test_are_few_of_many_replicas(self, dtype, most):
-        # Few blocks of bfloat16 do not fit the message: 1 to 3 of 4,096.
+        # A few of 4,096 blocks of bfloat16 do not fit the message; one of 512 would be more than the bound allows.
         assert 1.5 <= self.times(16, dtype, own=1 << 18) <= most
 
     def test_two_replicas_travel_as_they_are(self):
