@@ -1,5 +1,8 @@
 """The exchange of ranks through a store, until each of them has the words of all."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -101,3 +104,29 @@ class TestAsked:
             asked(over.wait, began + 0.1)
         over.set()
         assert time.monotonic() - began < 5
+
+
+class TestStartAside:
+    def test_a_process_that_ends_waits_for_what_a_side_thread_is_the_last_to_hold(self):
+        # As gloo's group, whose destructor takes a while and must not return to an interpreter that ends.
+        program = """
+            import threading
+            import time
+            from treefold.engines.stores import start_aside
+
+            class Held:
+                def __del__(self):
+                    time.sleep(0.5)
+                    print("ended", threading.current_thread().name, flush=True)
+
+            def begin(go):
+                held = Held()
+                return start_aside(lambda: go.wait() and held and None)
+
+            go = threading.Event()
+            answer = begin(go)
+            go.set()
+            answer.result()
+        """
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        assert subprocess.check_output(command, timeout=60) == b"ended treefold-side\n"  # noqa: S603 - the program above

@@ -42,9 +42,11 @@ def start_aside(work: Callable[[], T], end: Callable[[], object] = lambda: None)
             answer.set_result(work())
         except Exception as error:  # noqa: BLE001 - raised by the thread that waits
             answer.set_exception(error)
-        finally:
-            _under_way.pop(thread, None)
 
+    # Other threads forget this one: when ``run`` has returned, it may still end gloo's group, of which it is the last
+    # owner. A thread without an ident has not begun yet.
+    for over in [one for one in list(_under_way) if one.ident and not one.is_alive()]:
+        _under_way.pop(over, None)
     # A daemon: a call that never returns must not keep the process from ending.
     thread = threading.Thread(target=run, daemon=True, name="treefold-side")
     _under_way[thread] = end
