@@ -1,5 +1,6 @@
 """``treefold.keras.distribute``: the weights of one process, and the same bits on all ranks."""
 
+import os
 import subprocess
 import sys
 
@@ -22,6 +23,7 @@ from keras_ranks import (
     without_callbacks,
 )
 
+IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
 _WITHOUT_TREEFOLD = """
 import sys
 sys.modules["treefold"] = None
@@ -35,7 +37,7 @@ assert int(model.optimizer.iterations) == 12
 """
 
 
-def check_one_process(values, body, sizes=(2, 3), **arguments):
+def check_one_process(values, body, sizes=(2,), **arguments):
     """Assert that ranks hold the same bits, within 1e-4 of one process."""
     [(expected, *_)] = values(body, 1, **arguments)
     for size in sizes:
@@ -47,11 +49,12 @@ def check_one_process(values, body, sizes=(2, 3), **arguments):
 class TestDistribute:
     @pytest.mark.also_on("tensorflow", "jax")
     def test_trains_as_one_process(self, values):
-        check_one_process(values, trained)
+        # Where steps are compiled, which takes most of the time, on 2 ranks, unless in a full run.
+        check_one_process(values, trained, (2, 3) if IS_FULL or values.backend == "torch" else (2,))
 
     def test_decays_and_averages_weights_as_one_process(self, values):
         options = {"weight_decay": 0.05, "use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
-        check_one_process(values, trained, (2,), optimizer="AdamW", clipnorm=0.05, **options)
+        check_one_process(values, trained, optimizer="AdamW", clipnorm=0.05, **options)
 
     def test_gives_the_bits_of_one_process(self, values):
         """A layer with gradients that no order of sums rounds, on 1, 2 and 3 ranks."""
@@ -64,7 +67,7 @@ class TestDistribute:
 
     @pytest.mark.also_on("tensorflow")
     def test_averages_the_rows_of_embeddings(self, values):
-        check_one_process(values, trained_embedding, (2,))
+        check_one_process(values, trained_embedding)
 
     @pytest.mark.also_on("jax")
     def test_trains_models_of_several_optimizers(self, values):
@@ -86,7 +89,7 @@ class TestDistribute:
         assert values(trained_on_sums, 2) == [("KerasError", sentence)] * 2
 
     def test_weighs_samples_as_one_process(self, values):
-        check_one_process(values, trained_on_weighted_steps, (2,))
+        check_one_process(values, trained_on_weighted_steps)
 
     def test_averages_what_it_is_given(self, values):
         first, *others = values(applied_all, 3)
