@@ -22,9 +22,9 @@ def group_on(channel, guarantee="exact", *, timeout_seconds=60.0):
     return Group(link)
 
 
-def run(size, body, *, seed=1, guarantee="exact", chunk_bytes=1 << 12, is_prompt=False):
+def run(size, body, *, seed=1, guarantee="exact", chunk_bytes=1 << 12, rails=1, is_prompt=False):
     """Call ``body(group)`` on every rank; return the network, and what each call has returned."""
-    limits = Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes)
+    limits = Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes, rails=rails)
     network = FakeNetwork(size, seed, limits=limits, is_prompt=is_prompt)
 
     def live(channel):

@@ -111,6 +111,20 @@ class TestBytes:
         assert self.times(2, "float32") == 1.5
 
 
+class TestRails:
+    @pytest.mark.parametrize("rails", [2, 3])
+    def test_carry_what_follows_messages(self, rails):
+        """No block fits its message, and each chunk's replicas come over all rails."""
+        everyone = [np.roll(np.tile(np.float32([1e30, 1, -1e30, 1e-20]), 1 << 12), replica) for replica in range(8)]
+        expected = bit_cases.folded_bits_of(treefold.all_reduce(everyone, "sum")[0])
+
+        def call(group):
+            return reduced(group, everyone[4 * group.rank : 4 * group.rank + 4], "sum")
+
+        _, outcomes = fake_groups.run(2, call, rails=rails)
+        assert outcomes == [expected] * 2
+
+
 class TestMemory:
     def test_holds_few_chunks_of_replicas_that_follow_messages(self, monkeypatch):
         """Of 64 chunks in which no block fits the message, each host keeps those alone that it has not folded yet."""
