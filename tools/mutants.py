@@ -74,6 +74,12 @@ ROOMS = {
 SLOW = ("averaging", "engines", "execution", "group", "group/bootstrap", "group/transport")
 #: Files that are tested outside of their room's tests.
 ELSEWHERE = {
+    "execution/graphs.py": ["tests/tensorflow_frontend/test_compatibility.py"],
+    "execution/native.py": ["tests/native"],
+    "execution/program_walk.py": ["tests/hosts/test_exact_partials.py"],
+    "group/bootstrap/memory_limits.py": ["tests/torch_frontend/test_process_group.py"],
+    "group/collectives.py": ["tests/torch_frontend/test_process_group.py"],
+    "group/transport/failures.py": ["tests/hosts/test_chaos.py"],
     "group/transport/exact_memory.py": ["tests/hosts/test_exact_partials.py"],
     "ops/grouped.py": ["tests/group/test_ops.py", "tests/group/test_mismatches.py"],
     "partials/partial_messages.py": ["tests/hosts/test_exact_partials.py"],
