@@ -49,7 +49,7 @@ def check_one_process(values, body, sizes=(2,), **arguments):
 class TestDistribute:
     @pytest.mark.also_on("tensorflow", "jax")
     def test_trains_as_one_process(self, values):
-        # Where steps are compiled, which takes most of the time, on 2 ranks, unless in a full run.
+        # The other backends compile a step on each rank, which takes long.
         check_one_process(values, trained, (2, 3) if IS_FULL or values.backend == "torch" else (2,))
 
     def test_decays_and_averages_weights_as_one_process(self, values):

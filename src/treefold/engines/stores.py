@@ -29,7 +29,7 @@ _SILENT = "it has not answered by the deadline"
 _LACKING = ("Not implemented", "pure virtual function")
 
 
-#: The threads that are under way, each with a function that ends it.
+#: The threads that are under way, each with a function that ends it; those that have ended stay until the next begins.
 _under_way: dict[threading.Thread, Callable[[], object]] = {}
 
 
@@ -43,14 +43,14 @@ def start_aside(work: Callable[[], T], end: Callable[[], object] = lambda: None)
         except Exception as error:  # noqa: BLE001 - raised by the thread that waits
             answer.set_exception(error)
 
-    # Other threads forget this one: when ``run`` has returned, it may still end gloo's group, of which it is the last
-    # owner. A thread without an ident has not begun yet.
-    for over in [one for one in list(_under_way) if one.ident and not one.is_alive()]:
-        _under_way.pop(over, None)
     # A daemon: a call that never returns must not keep the process from ending.
     thread = threading.Thread(target=run, daemon=True, name="treefold-side")
-    _under_way[thread] = end
     thread.start()
+    # Threads that have ended are forgotten here, and not by themselves: one whose ``run`` has returned may still be the
+    # last owner of gloo's group, and end it.
+    for over in [one for one in list(_under_way) if not one.is_alive()]:
+        _under_way.pop(over, None)
+    _under_way[thread] = end
     return answer
 
 
