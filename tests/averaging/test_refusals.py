@@ -1,11 +1,7 @@
-"""Inputs that are refused by their content: one sentence, exit code 2, and nothing half written."""
+"""Files of other kinds, and folders, that ``treefold average`` refuses by what they hold."""
 
-import json
 import os
 import pickle
-import resource
-import signal
-import subprocess
 import sys
 import warnings
 import zipfile
@@ -17,26 +13,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
+from saved_files import write_index
 
 from treefold.averaging import average_checkpoints
-from treefold.errors import CheckpointError
 
 NOTHING = " Nothing was written."
-OUTPUTS = ("mean.safetensors", "mean.pt", "mean.npz", "mean")
-
-
-def save(path, value, name="w"):
-    """Write a file of one tensor, or a folder of such a file."""
-    if path.suffix == ".pt":
-        torch.save({name: torch.full((3,), float(value))}, path)
-    elif path.suffix == ".npz":
-        np.savez(path, **{name: np.full(3, float(value), "float32")})
-    elif path.suffix == ".safetensors":
-        save_file({name: np.full(3, float(value), "float32")}, path)
-    else:
-        path.mkdir(exist_ok=True)
-        save(path / "model.safetensors", value, name)
-    return path
 
 
 def save_script(path):
@@ -69,8 +50,14 @@ def save_bomb(path):
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 1234\n"
+
+
 PAGE = b"\n<!DOCTYPE html>\n<html><body>Please log in</body></html>"
+
+
 OLD = {"_use_new_zipfile_serialization": False}
+
+
 #: File, how it is written, and the sentence behind its name.
 CONTENTS = {
     "GGUF": (
@@ -165,63 +152,6 @@ class TestContents:
         assert refused(tmp_path / "run", output="mean.pt") == (
             "The folder 'run' holds no weights. Name one file, or an index of shards." + NOTHING
         )
-
-
-class TestTorchArchives:
-    @pytest.mark.filterwarnings("ignore:Duplicate name")
-    @pytest.mark.parametrize("name", ["a/data.pkl", "a/DATA.pkl"])
-    def test_with_two_records_of_one_name_are_refused(self, refused, tmp_path, name):
-        """Also where only case differs: some systems would unpack one over the other."""
-        save(tmp_path / "a.pt", 1)
-        with zipfile.ZipFile(tmp_path / "a.pt", "a") as archive:
-            archive.writestr(name, b"")
-        assert refused(tmp_path / "a.pt") == (
-            "'a.pt' is no PyTorch file: it has two records of one name, or of names that are equal but for case."
-            + NOTHING
-        )
-
-    def test_whose_records_overlap_are_refused(self, refused, tmp_path):
-        """The directory says that a record lies where another one does."""
-        save(tmp_path / "a.pt", 1)
-        contents = bytearray((tmp_path / "a.pt").read_bytes())
-        first = contents.index(b"PK\x01\x02")
-        second = contents.index(b"PK\x01\x02", first + 1)
-        contents[second + 42 : second + 46] = contents[first + 42 : first + 46]
-        (tmp_path / "a.pt").write_bytes(contents)
-        assert refused(tmp_path / "a.pt") == (
-            "'a.pt' is no PyTorch file: its directory does not agree with its records." + NOTHING
-        )
-
-    def test_whose_long_lengths_disagree_are_refused(self, refused, tmp_path):
-        with (
-            zipfile.ZipFile(tmp_path / "a.pt", "w") as archive,
-            archive.open("a/data.pkl", "w", force_zip64=True) as file,
-        ):
-            file.write(b"\x80\x02}.")
-        contents = bytearray((tmp_path / "a.pt").read_bytes())
-        at = 30 + len("a/data.pkl")
-        assert contents[at : at + 4] == b"\x01\x00\x10\x00"
-        contents[at + 4] += 1
-        (tmp_path / "a.pt").write_bytes(contents)
-        assert refused(tmp_path / "a.pt") == (
-            "'a.pt' is no PyTorch file: its directory does not agree with its records." + NOTHING
-        )
-
-
-def write_index(folder, mapping, text=None):
-    text = json.dumps({"metadata": {}, "weight_map": mapping}) if text is None else text
-    (folder / "model.safetensors.index.json").write_text(text)
-
-
-@pytest.fixture
-def shards(tmp_path):
-    """Return a folder of two shards with their index."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for number, name in enumerate(("u", "v")):
-        save(folder / f"model-{number}.safetensors", 2**number, name)
-    write_index(folder, {"u": "model-0.safetensors", "v": "model-1.safetensors"})
-    return folder
 
 
 ELSEWHERE = "does not say that 'u' is in 'model-0.safetensors'"
@@ -342,7 +272,11 @@ def _forget_second(metadata):
 
 
 GAPS = "is in pieces that overlap or leave gaps"
+
+
 OUTSIDE = "lies in '../x.distcp', which is no file beside the metadata"
+
+
 #: A change of the metadata, and the reason behind the tensor's name.
 CHANGES = {
     "overlap": (lambda metadata: _move_second(metadata, 3), GAPS),
@@ -417,106 +351,3 @@ class TestQuantized:
             "state, which have no mean. Average models before they are quantized; else say --integers mean, or "
             "--integers first to keep the first input's." + NOTHING
         )
-
-
-class TestReplacedInputs:
-    @pytest.mark.parametrize("name", ["0.safetensors", "0.pt", "0.npz", "0"])
-    def test_are_read_as_they_were_checked(self, tmp_path, name):
-        """Another file gets the name of an input between the check and the reading: it is not seen."""
-        path = save(tmp_path / name, 1)
-        save(tmp_path / f"other{path.suffix}", 9)
-        inner = "model.safetensors" if path.is_dir() else ""
-        replacement = tmp_path / f"other{path.suffix}" / inner
-        average_checkpoints([path], tmp_path / "mean.npz", on_start=lambda _: replacement.replace(path / inner))
-        assert np.load(tmp_path / "mean.npz")["w"].tolist() == [1.0] * 3
-
-
-class TestOutputs:
-    @pytest.mark.parametrize("output", ["model/mean.safetensors", "model/new/mean.safetensors", "model", "."])
-    def test_in_an_input_or_around_one_are_refused(self, refused, shards, output):
-        assert refused(shards, output=output).startswith("--output '")
-
-    def test_that_are_there_and_not_empty_are_refused(self, refused, shards, tmp_path):
-        (tmp_path / "older").mkdir()
-        (tmp_path / "older" / "file").write_bytes(b"")
-        assert refused(shards, output="older") == (
-            "--output 'older' is a folder that is not empty. Name a new one, or remove it."
-        )
-
-
-#: Runs the command; in the middle it says so and waits to be told to go on, or to be killed.
-WAITING = """
-import sys
-from treefold.averaging import writers
-from treefold.cli import main
-combine = writers.combine
-def wait(*arguments):
-    print("in the middle", flush=True)
-    sys.stdin.readline()
-    combine(*arguments)
-writers.combine = wait
-main(sys.argv[1:])
-"""
-
-
-@pytest.fixture
-def in_the_middle(tmp_path):
-    """Return a function that starts a run and returns when it is within the first tensor."""
-    running = []
-
-    def start(source, output):
-        command = [sys.executable, "-c", WAITING, "average", source, "-o", output]
-        run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)  # noqa: S603 - our own
-        running.append(run)
-        assert run.stdout.readline() == "in the middle\n"
-        return run
-
-    yield start
-    for run in running:
-        run.kill()
-        run.communicate()
-
-
-def drafts(folder):
-    return list(folder.glob(".treefold-*.tmp"))
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
-class TestRuns:
-    @pytest.mark.parametrize("output", OUTPUTS)
-    def test_that_were_killed_leave_a_draft_until_the_next(self, in_the_middle, tmp_path, output):
-        source = save(tmp_path / "model", 1)
-        killed = in_the_middle(source, output)
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
-        assert len(drafts(tmp_path)) == 1
-        for name, left in ((f"another-{output}", 1), (output, 0)):
-            average_checkpoints([source], tmp_path / name)
-            assert len(drafts(tmp_path)) == left
-
-    @pytest.mark.parametrize("output", OUTPUTS)
-    def test_to_one_output_are_not_two(self, in_the_middle, tmp_path, output):
-        source = save(tmp_path / "model", 1)
-        first = in_the_middle(source, output)
-        sentence = r"^Another run is writing to --output '.*'\. Wait for it, or name another output\.$"
-        with pytest.raises(CheckpointError, match=sentence):
-            average_checkpoints([source], tmp_path / output)
-        assert len(drafts(tmp_path)) == 1
-        first.communicate("go on\n")
-        assert first.returncode == 0
-        assert drafts(tmp_path) == []
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
-class TestFullDisks:
-    @pytest.mark.parametrize("output", OUTPUTS)
-    def test_are_one_sentence(self, refused, tmp_path, output):
-        (tmp_path / "big").mkdir()
-        save_file({"w": np.ones(1 << 19)}, tmp_path / "big" / "model.safetensors")
-        (tmp_path / "other").write_bytes(b"older")
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
-        try:
-            assert refused(tmp_path / "big", output=output) == f"--output cannot write '{output}': file too large."
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
