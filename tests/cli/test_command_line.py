@@ -124,9 +124,9 @@ class TestErrors:
             "user (ulimit -u) or of the container, or start fewer ranks.\n",
         )
 
-    def test_of_a_wrong_choice_names_the_right_ones(self, treefold):
-        err = treefold("demo", "--ops", "foo").err
-        assert err.startswith("treefold: Invalid value for '--ops': 'foo' is not one of 'hierarchical', 'one-device'")
+    def test_of_a_wrong_value_names_its_option(self, treefold):
+        err = treefold("demo", "--devices", "foo").err
+        assert err.startswith("treefold: Invalid value for '--devices': Input should be a valid integer")
         assert err.count("\n") == 1
 
 

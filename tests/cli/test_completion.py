@@ -38,7 +38,6 @@ class TestCompletion:
             ("treefold plan mi300x_", ["mi300x_raw"]),
             ("treefold plan --nvlinks dgx_b", ["dgx_b200"]),
             ("treefold plan --draw out/plan.s", ["out/plan.svg"]),
-            ("treefold demo --ops ", ["hierarchical", "one-device", "all-reduce", "nccl"]),
             ("treefold bench --op m", ["mean", "min", "max"]),
             ("treefold bench --dtype bf", ["bfloat16"]),
             ("treefold bench --model bert", ["bert-base", "bert-large"]),

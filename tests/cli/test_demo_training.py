@@ -1,11 +1,8 @@
-import itertools
-
 import numpy as np
 import pytest
 
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
-from treefold.cli import demo
-from treefold.cli.demo import LARGEST_DIFFERENCE, check_all, measure_speed
+from treefold.cli.demo import LARGEST_DIFFERENCE, check_all
 from treefold.cli.training import Course, Examples, add, digest, sum_in_two_halves, train_all
 
 
@@ -140,22 +137,3 @@ class TestChecks:
         bias = result.treefold.parameters[1]["layer_2/bias"]
         bias[0] = np.nextafter(bias[0], np.float32(1))
         assert self.verdicts(digits, result) == [True, False, True, True, True]
-
-
-class TestMeasureSpeed:
-    def test_is_the_median_of_both_in_turns(self, monkeypatch):
-        monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((2, 3), (5,)))
-        monkeypatch.setattr("time.perf_counter", itertools.count().__next__)
-        monkeypatch.setattr(demo, "clocked", lambda call: lambda calls: [call() and 2.0] * calls)
-        assert measure_speed(3) == (
-            "treefold sums the gradients of a ResNet-50 (2 arrays, 44 B per device) over 3 devices in 2 s;"
-            " a NumPy loop takes 1 s, 0.5 times as long"
-        )
-
-    def test_refuses_to_time_a_wrong_sum(self, monkeypatch):
-        monkeypatch.setattr(demo, "shapes_of_model", lambda _: ((4,),))
-        monkeypatch.setattr(
-            "treefold.bench.arrays.make_call", lambda arrays, _work: lambda: [PerReplica(arrays.sources[0])]
-        )
-        with pytest.raises(AssertionError):
-            measure_speed(3)

@@ -6,10 +6,9 @@ Its first part trains on different numbers of ranks (``one_sha``), its second on
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,17 +16,12 @@ import numpy as np
 import typer
 
 import treefold
-from treefold.bench.arrays import Arrays, check_call, make_call
-from treefold.bench.baselines import InProcess, NumpyLoops
-from treefold.bench.clock import Pace, Runner, clocked, interleave, spread_of_calls
-from treefold.bench.work import Work, shapes_of_model
 from treefold.cli import console, training
 from treefold.cli.needs import check_modules, check_output, has_module
 from treefold.cli.tables import Table
 from treefold.cli.training import BATCH_SIZE, CLASSES, PARTS, Course, Examples, Trainings, digest
 from treefold.errors import CommandError
-from treefold.errors.words import bytes_in_words, counted, seconds_in_words, short
-from treefold.execution import native
+from treefold.errors.words import counted, short
 from treefold.execution.host import describe_machine, describe_versions
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
@@ -48,29 +42,10 @@ Part = tuple[Page, list[console.Block]]
 _DIGITS = 8  # of a SHA-256 that are shown
 
 
-class DemoOps(enum.StrEnum):
-    """The ops that ``--ops`` names."""
-
-    HIERARCHICAL = "hierarchical"
-    ONE_DEVICE = "one-device"
-    ALL_REDUCE = "all-reduce"
-    NCCL = "nccl"
-
-
-_OPS: dict[DemoOps, Callable[..., treefold.CrossDeviceOps]] = {
-    DemoOps.HIERARCHICAL: treefold.HierarchicalCopyAllReduce,
-    DemoOps.ONE_DEVICE: treefold.ReductionToOneDevice,
-    DemoOps.ALL_REDUCE: treefold.AllReduceCrossDeviceOps,
-    DemoOps.NCCL: treefold.NcclAllReduce,
-}
-
-
-def demo(  # noqa: PLR0913 - every option of a command is one
+def demo(
     *,
     ranks: Annotated[str | None, typer.Option(help=f"Train on so many ranks, in turn; {_RANKS} if not given.")] = None,
     devices: Annotated[int | None, typer.Option(help=f"Devices to train on, 2 to {CLASSES}; 3 if not given.")] = None,
-    ops: Annotated[DemoOps | None, typer.Option(help="What reduces gradients; hierarchical if not given.")] = None,
-    num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Deal examples at random instead of by digit.")] = False,
     steps: Annotated[
         int | None, typer.Option(help=f"Steps to train for; {_STEPS_OF_RANKS} on ranks, {_STEPS} on devices.")
@@ -82,11 +57,10 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     """Train on 1, 2 and 3 ranks and compare the bits; then on 3 devices, with treefold and with TensorFlow's rule.
 
     The first part needs PyTorch: with treefold a training has one SHA-256 on any number of ranks, beside DDP on gloo.
-    The option --ranks runs it alone; --devices, --ops, --num-packs or --shuffle run the second part alone. TensorFlow's
-    rule is written in NumPy, so that TensorFlow is not needed. The second part also compares the speed with that of a
-    NumPy loop. Exit code 0 means that all checks hold, 1 that one does not.
+    The option --ranks runs it alone; --devices or --shuffle run the second part alone. TensorFlow's rule is written in
+    NumPy, so that TensorFlow is not needed. Exit code 0 means that all checks hold, 1 that one does not.
     """
-    of_devices = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--shuffle": shuffle or None}
+    of_devices = {"--devices": devices, "--shuffle": shuffle or None}
     given = [name for name, value in {**of_devices, "--report": report}.items() if value is not None]
     if connect and ranks is not None:
         raise CommandError("--ranks starts processes and --connect joins those of a launcher; give one of them.")
@@ -95,7 +69,6 @@ def demo(  # noqa: PLR0913 - every option of a command is one
             mode = "--connect" if connect else "--ranks"
             raise CommandError(f"{option} is for devices of one process and means nothing to {mode}; leave it out.")
     _check_numbers(_DEVICES if devices is None else devices, steps=steps, seed=seed)
-    chosen = _make_ops(ops or DemoOps.HIERARCHICAL, num_packs)
     if report is not None:
         check_output("--report", report)
     train, test = training.load_split_digits()
@@ -110,7 +83,7 @@ def demo(  # noqa: PLR0913 - every option of a command is one
         if ranks is not None or (not set(given) & of_devices.keys() and _can_train_ranks()):
             parts.append(train_on_ranks(_RANKS if ranks is None else ranks, train, steps or _STEPS_OF_RANKS, seed))
         if ranks is None:
-            parts.append(train_on_devices(course, test, chosen))
+            parts.append(train_on_devices(course, test))
     if report is not None:
         write_atomically(report, render_page(_join([page for page, _ in parts], seed)))
     console.echo(*(block for _, blocks in parts for block in blocks))
@@ -151,17 +124,6 @@ def _join(pages: Sequence[Page], seed: int) -> Page:
         facts=(("seed", str(seed)), *describe_versions(["scikit-learn", "torch"]).items(), *describe_machine().items()),
         is_picture_first=True,
     )
-
-
-def _make_ops(ops: DemoOps, num_packs: int | None) -> treefold.CrossDeviceOps:
-    """Return the ops; how many packs are allowed is for them to say."""
-    if num_packs is None:
-        return _OPS[ops]()
-    if ops is DemoOps.ONE_DEVICE:
-        raise CommandError(
-            f"--num-packs means nothing to --ops {ops.value}, which reduces value by value; leave it out."
-        )
-    return _OPS[ops](num_packs=num_packs)
 
 
 def train_connected(course: Course) -> bool:
@@ -254,15 +216,16 @@ def _shown(trained: Sequence[Any]) -> str:
     return ", ".join(sorted({f"{one.sha256[:_DIGITS]}…" for one in trained}))
 
 
-def train_on_devices(course: Course, test: Examples, ops: treefold.CrossDeviceOps) -> Part:
-    """Train on devices of this process; what it proved comes last, but for the speed."""
+def train_on_devices(course: Course, test: Examples) -> Part:
+    """Train on devices of this process; what it proved comes last."""
+    ops = treefold.HierarchicalCopyAllReduce()
     with console.steps(course.steps) as begin:
         trainings = training.train_all(course, ops, lambda: begin("three trainings"))
     value = treefold.PerReplica(trainings.treefold.parameters)
     plan, tree = ops.plan(value, value), ops.plan(value, value, walked=True)
     summary, table = describe(course, trainings), tabulate(course, trainings, test)
-    checks, speed = tuple(check_all(course, trainings, tree)), measure_speed(course.devices)
-    blocks: list[console.Block] = [summary, "", table, "", str(plan), "", *map(_line, checks), f"speed   {speed}", ""]
+    checks = tuple(check_all(course, trainings, tree))
+    blocks: list[console.Block] = [summary, "", table, "", str(plan), "", *map(_line, checks), ""]
     other = (
         f"TensorFlow's rule loses device {course.devices - 1}" if course.devices % 2 else "so does TensorFlow's rule"
     )
@@ -274,7 +237,6 @@ def train_on_devices(course: Course, test: Examples, ops: treefold.CrossDeviceOp
         sections=(
             Section("Loss of each step", _OF_LOSSES, curves, table=table),
             Section("The plan", _OF_PLAN, draw_movement(tree, title=tree.algorithm), verbatim=str(plan)),
-            Section("Speed", f"{speed}."),
         ),
     )
     return page, blocks
@@ -357,21 +319,3 @@ def _in_words(distance: float) -> str:
     if not distance:
         return "the same bits"
     return f"{distance:.2g} apart" + (" at most, which is rounding" if distance <= LARGEST_DIFFERENCE else "")
-
-
-def measure_speed(devices: int) -> str:
-    """Return in words how long the sum of a ResNet-50's gradients takes, beside a loop; every element is checked."""
-    work = Work("resnet50", shapes_of_model("resnet50"), devices=devices, threads=native.num_threads())
-    arrays, loop = Arrays(work), InProcess("numpy", NumpyLoops)
-    (form,) = loop.prepare(work)
-    assert check_call(arrays, work) == loop.count_wrong(form) == 0  # noqa: S101 - a lost replica would be the fastest
-    runners: dict[str, Runner] = {
-        "treefold": clocked(make_call(arrays, work)),
-        "loop": functools.partial(loop.time, form),
-    }
-    ours, theirs = (spread_of_calls(times).median for times in interleave(runners, Pace(5, 1)).values())
-    each = f"{counted(len(work.shapes), 'array')}, {bytes_in_words(work.nbytes)} per device"
-    return (
-        f"treefold sums the gradients of a ResNet-50 ({each}) over {counted(devices, 'device')} in"
-        f" {seconds_in_words(ours)}; a NumPy loop takes {seconds_in_words(theirs)}, {theirs / ours:.1f} times as long"
-    )
