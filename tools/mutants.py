@@ -1,8 +1,9 @@
 """Change one operator or constant of the code at a time, and see whether the tests notice.
 
 ``make mutants``. The operators are cosmic-ray's. A sample of the places that they can change is drawn, each place once.
-Each mutant is tried on a copy below ``build/mutants``, so that the checkout stays as it is. The tests of the changed
-room run first, and the first that fails ends the run.
+Each mutant is tried on a copy below ``build/mutants``, so that the checkout stays as it is. Every file of tests runs
+once without a mutant, which shows how long its tests take and which lines they run. A mutant is tried with the files
+that run its line: first with the quickest case of every test, then with all others. The first that fails ends it.
 """
 
 from __future__ import annotations
@@ -15,23 +16,26 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
-import time
 import tomllib
 import venv
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cosmic_ray.plugins
+import coverage
 from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_and_test, mutate_code
-from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.work_item import MutationSpec
 
 PACKAGE = Path("src/treefold")
 BUILD = Path("build/mutants")
 SURVIVORS = BUILD / "survived.json"
 OUTCOMES = BUILD / "outcomes.jsonl"  # a line for each that was tried, so that a run which was cut short can go on
+SUITE = BUILD / "suite.json"  # what the tests showed without a mutant, for the same
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 COPIED = (
     "src",
@@ -46,49 +50,45 @@ COPIED = (
     "CHANGELOG.md",
 )
 
-#: The rooms that are changed, with the tests that notice first.
+#: The rooms that are changed, with the tests that may notice.
 ROOMS = {
     "averaging": ["tests/averaging"],
     "calls": ["tests/api"],
-    "engines": ["tests/engines"],
+    "engines": ["tests/engines", "tests/hosts/test_bits.py"],
     "exact": ["tests/exact"],
-    "execution": ["tests/execution", "tests/api/test_fast_path.py"],
+    "execution": [
+        "tests/execution",
+        "tests/api/test_fast_path.py",
+        "tests/native",
+        "tests/tensorflow_frontend/test_compatibility.py",
+        "tests/hosts/test_exact_partials.py",
+    ],
     "fold.py": ["tests/api/test_fold.py", "tests/properties"],
-    "group": ["tests/group/test_moves.py", "tests/group/test_ops.py", "tests/group/test_mismatches.py", "tests/group"],
-    "group/bootstrap": ["tests/group/test_rendezvous.py", "tests/group/test_tickets.py", "tests/group"],
-    "group/transport": ["tests/fake_network", "tests/group/test_faults.py", "tests/group"],
-    "ops": ["tests/api"],
-    "partials": ["tests/partials"],
+    "group": ["tests/group", "tests/torch_frontend/test_process_group.py"],
+    "group/bootstrap": ["tests/group", "tests/torch_frontend/test_process_group.py"],
+    "group/transport": [
+        "tests/fake_network",
+        "tests/group",
+        "tests/hosts/test_chaos.py",
+        "tests/hosts/test_exact_partials.py",
+    ],
+    "ops": ["tests/api", "tests/group/test_ops.py", "tests/group/test_mismatches.py"],
+    "partials": ["tests/partials", "tests/hosts/test_exact_partials.py"],
     "plan": ["tests/plan"],
-    "planners": ["tests/packing", "tests/planners/test_planners.py", "tests/planners"],
+    "planners": ["tests/packing", "tests/planners"],
     "topology/choosing.py": ["tests/api/test_choose.py"],
     "topology/cost": ["tests/cost"],
     "topology/planning": ["tests/planners"],
-    "topology/planning/tree_packing": [
-        "tests/planners/test_tree_packing.py",
-        "tests/planners/test_tree_packing_plans.py",
-    ],
-    "values": ["tests/api/test_values.py", "tests/properties/test_structures.py", "tests/api"],
+    "topology/planning/tree_packing": ["tests/planners"],
+    "values": ["tests/properties", "tests/api"],
 }
-#: Rooms with tests that start processes, which take minutes per mutant: only by --rooms, best with --own.
+#: Rooms whose tests start processes: only by --rooms.
 SLOW = ("averaging", "engines", "execution", "group", "group/bootstrap", "group/transport")
-#: Files that are tested outside of their room's tests.
-ELSEWHERE = {
-    "execution/graphs.py": ["tests/tensorflow_frontend/test_compatibility.py"],
-    "execution/native.py": ["tests/native"],
-    "execution/program_walk.py": ["tests/hosts/test_exact_partials.py"],
-    "group/bootstrap/memory_limits.py": ["tests/torch_frontend/test_process_group.py"],
-    "group/collectives.py": ["tests/torch_frontend/test_process_group.py"],
-    "group/transport/failures.py": ["tests/hosts/test_chaos.py"],
-    "group/transport/exact_memory.py": ["tests/hosts/test_exact_partials.py"],
-    "ops/grouped.py": ["tests/group/test_ops.py", "tests/group/test_mismatches.py"],
-    "partials/partial_messages.py": ["tests/hosts/test_exact_partials.py"],
-    "planners/direct.py": ["tests/planners/test_direct.py", "tests/planners/test_host_shares.py"],
-}
 TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/properties", "tests/planners"]
 CASES = "3"  # Random examples per property: more of them would find the same mutants.
-#: A mutant counts as endless if it takes this many times as long as the tests without it.
-PATIENCE = 4
+#: A mutant counts as endless if it takes this many times as long as the tests without it, and this many seconds more.
+PATIENCE, PATIENCE_S = 4, 30
+SLOW_S = 3.0  # a case that takes longer is none of the quick ones
 
 #: Operators of cosmic-ray that change more than one operator or constant, and are not used.
 _LEFT_OUT = ("RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
@@ -114,9 +114,10 @@ class Mutant:
         return self.file, self.before, self.after
 
     @property
-    def tests(self) -> list[str]:
-        """The tests that are the likeliest to notice, to be run first."""
-        return [*ELSEWHERE.get(self.file, ()), *ROOMS[self.room]]
+    def source(self) -> str:
+        """The file's text with the change."""
+        operator = cosmic_ray.plugins.get_operator(self.spec.operator_name)()
+        return str(mutate_code(self.spec.module_path.read_text(encoding="utf-8"), operator, self.spec.occurrence))
 
     @property
     def key(self) -> str:
@@ -149,10 +150,8 @@ def find_places(room: str) -> Iterator[list[MutationSpec]]:
 
 def make_mutant(spec: MutationSpec, room: str) -> Mutant | None:
     """Return a change with the line that it changes, or None if it changes none."""
-    source = spec.module_path.read_text(encoding="utf-8")
-    operator = cosmic_ray.plugins.get_operator(spec.operator_name)()
-    changed = mutate_code(source, operator, spec.occurrence).splitlines()
-    for before, after in zip(source.splitlines(), changed, strict=False):
+    lines = spec.module_path.read_text(encoding="utf-8").splitlines()
+    for before, after in zip(lines, Mutant(spec, room, "", "").source.splitlines(), strict=False):
         if before != after:
             return Mutant(spec, room, before.strip(), after.strip())
     return None
@@ -205,62 +204,160 @@ def make_python() -> Path:
     site = next(home.rglob("site-packages"))
     packages = [entry for entry in sys.path if "site-packages" in entry]
     (site / "packages.pth").write_text("\n".join(packages) + "\n", encoding="utf-8")
+    begin = "import os; os.environ.get('COVERAGE_PROCESS_START') and __import__('coverage').process_startup()\n"
+    (site / "zz_coverage.pth").write_text(begin, encoding="utf-8")  # by its name after the packages
     return next(path for path in (home / "bin" / "python", home / "Scripts" / "python.exe") if path.exists())
 
 
-def command_for(python: Path, tests: Sequence[str]) -> str:
-    """Return the command that runs tests in this order, up to the first that fails."""
-    return f"{python} -m pytest -q -x -p no:cacheprovider {' '.join(tests)}"
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of the code and its tests, in which one run of tests after another takes place."""
+
+    root: Path
+    python: Path
+
+    def run(self, tests: Sequence[str], timeout_s: float | None = None, **environment: str) -> str:
+        """Run tests up to the first that fails; return "survived", "caught" or "timed out"."""
+        if not tests:
+            return "survived"
+        chosen = self.root / "tests.txt"
+        chosen.write_text("\n".join(tests), encoding="utf-8")
+        command = [
+            str(self.python),
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "pytest_times",
+            f"@{chosen}",
+        ]
+        paths = os.pathsep.join(str(self.root / name) for name in ("src", "tools"))
+        variables = os.environ | {"PYTHONPATH": paths, "TREEFOLD_CASES": CASES} | environment
+        with (self.root / "pytest.log").open("w", encoding="utf-8") as log:
+            pytest = subprocess.Popen(  # noqa: S603 - our own command
+                command, cwd=self.root, env=variables, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                return "caught" if pytest.wait(timeout_s) else "survived"
+            except subprocess.TimeoutExpired:
+                os.killpg(pytest.pid, signal.SIGKILL)
+                pytest.wait()
+                return "timed out"
 
 
-def enter(copy: Path) -> None:
-    """Make this process, and the tests that it starts, use a copy."""
-    os.chdir(copy)
-    os.environ |= {"PYTHONPATH": str(copy / "src"), "TREEFOLD_CASES": CASES}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suite:
+    """What the tests have shown without a mutant.
+
+    Attributes:
+        seconds: How long each test took, by its name for pytest.
+        lines: The lines that ran, by the file of tests and the file of the package.
+
+    """
+
+    seconds: dict[str, float]
+    lines: dict[str, dict[str, list[int]]]
+
+    @classmethod
+    def of(cls, copy: Copy, files: Sequence[str]) -> Suite:
+        """Run every file of tests once. All must pass; they write the bytecode that all runs read."""
+        folder = copy.root / "coverage"
+        settings, times = folder / "settings", folder / "times.json"
+        suite = cls({}, {})
+        for number, file in enumerate(files, 1):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            settings.write_text(
+                f"[run]\nparallel = true\ndata_file = {folder / 'data'}\nsource = {copy.root / PACKAGE}\n"
+                "patch = fork, _exit\nsigterm = true\n",
+                encoding="utf-8",
+            )
+            outcome = copy.run([file], COVERAGE_PROCESS_START=str(settings), TEST_TIMES=str(times))
+            if outcome != "survived":
+                sys.exit(f"{file} fails without any mutant:\n{(copy.root / 'pytest.log').read_text()[-4000:]}")
+            suite.seconds.update(json.loads(times.read_text(encoding="utf-8")))
+            ran = defaultdict[str, set[int]](set)
+            for part in folder.glob("data*"):
+                data = coverage.CoverageData(str(part))
+                data.read()
+                for path in data.measured_files():
+                    ran[Path(path).relative_to(copy.root / PACKAGE).as_posix()].update(data.lines(path) or ())
+            suite.lines[file] = {path: sorted(numbers) for path, numbers in ran.items()}
+            print(f"[{number}/{len(files)}] without a mutant: {file}", flush=True)
+        return suite
+
+    def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Return the quickest case of each test of the files that run the mutant's line, and all other cases."""
+        changed = statement_at(mutant.spec.module_path, mutant.spec.start_pos[0])
+        files = [file for file, ran in self.lines.items() if not changed.isdisjoint(ran.get(mutant.file, ()))]
+        quick = dict[str, str]()
+        cases = sorted((seconds, name) for name, seconds in self.seconds.items() if name.split("::")[0] in files)
+        for seconds, name in cases:
+            if seconds < SLOW_S:
+                quick.setdefault(name.split("[")[0], name)
+        first = set(quick.values())
+        ordered = [name for file in files for name in self.seconds if name.split("::")[0] == file]
+        return [name for name in ordered if name in first], [name for name in ordered if name not in first]
 
 
-def run_without_mutant(copy: Path, python: Path, tests: Sequence[str]) -> float:
-    """Return the time of the tests without a mutant. The tests must pass, and write the bytecode that all runs read."""
-    start = time.monotonic()
-    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "TREEFOLD_CASES": CASES}
-    command = command_for(python, tests).split()
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        sys.exit(f"The tests fail without any mutant:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
-    return time.monotonic() - start
+def statement_at(path: Path, line: int) -> set[int]:
+    """Return the lines of the innermost statement at a line, without those of its body."""
+    found = {line}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):  # from the outside in
+        if isinstance(node, ast.stmt | ast.excepthandler):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno or node.lineno
+            lines = set(range(node.lineno, max(last, node.lineno) + 1))
+            found = lines if line in lines else found
+    return found
 
 
-def try_one(mutant: Mutant, command: str, timeout_s: float) -> str:
+def try_one(mutant: Mutant, copy: Copy, suite: Suite) -> str:
     """Return "caught", "survived" or "timed out"."""
-    result = mutate_and_test([mutant.spec], command, timeout_s)
-    if result.worker_outcome is not WorkerOutcome.NORMAL:
-        raise RuntimeError(f"{mutant}: {result.worker_outcome} {result.output}")
-    if result.test_outcome is TestOutcome.SURVIVED:
-        return "survived"
-    return "timed out" if result.output == "timeout" else "caught"
+    changed, original = copy.root / mutant.spec.module_path, mutant.spec.module_path
+    changed.write_text(mutant.source, encoding="utf-8")
+    try:
+        for tests in suite.tests_of(mutant):
+            outcome = copy.run(tests, PATIENCE_S + PATIENCE * sum(suite.seconds[name] for name in tests))
+            if outcome != "survived":
+                return outcome
+    finally:
+        shutil.copy2(original, changed)  # with its time, so that its bytecode stays valid
+    return "survived"
+
+
+def test_files(rooms: Sequence[str], *, own: bool) -> list[str]:
+    """Return the files of tests that may notice changes of these rooms; all of them are measured."""
+    roots = dict.fromkeys([*(test for room in rooms for test in ROOMS[room]), *(() if own else TESTS)])
+    paths = [path for root in map(Path, roots) for path in ([root] if root.is_file() else root.rglob("test_*.py"))]
+    return sorted({path.as_posix() for path in paths})
 
 
 def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespace) -> list[tuple[Mutant, str]]:
     """Return the outcome of every mutant, with several copies at work at once."""
-    others = [] if arguments.own else TESTS
-    first = make_copy(0)
-    took_s = run_without_mutant(first, python, sorted({*others, *(test for one in mutants for test in one.tests)}))
-    print(f"the tests take {took_s:.0f} s without a mutant", flush=True)
+    first = Copy(make_copy(0), python)
+    if arguments.resume and SUITE.exists():
+        suite = Suite(**json.loads(SUITE.read_text(encoding="utf-8")))
+    else:
+        suite = Suite.of(first, test_files(arguments.rooms, own=arguments.own))
+        SUITE.write_text(json.dumps(dataclasses.asdict(suite)), encoding="utf-8")
+    print(f"the tests take {sum(suite.seconds.values()):.0f} s without a mutant", flush=True)
     copies = [first]
     for number in range(1, arguments.workers):  # with the bytecode
         shutil.rmtree(BUILD / str(number), ignore_errors=True)
-        copies.append(Path(shutil.copytree(first, first.with_name(str(number)))))
+        copies.append(Copy(Path(shutil.copytree(first.root, first.root.with_name(str(number)))), python))
     known = read_outcomes() if arguments.resume else {}
     outcomes = [(mutant, known[mutant.key]) for mutant in mutants if mutant.key in known]
     left = iter([mutant for mutant in mutants if mutant.key not in known])
 
-    def work(copy: Path) -> None:
-        with concurrent.futures.ProcessPoolExecutor(1, initializer=enter, initargs=(copy,)) as process:
-            for mutant in left:  # a list's iterator may be shared by threads
-                command = command_for(python, [*mutant.tests, *others])
-                outcomes.append((mutant, process.submit(try_one, mutant, command, PATIENCE * took_s).result()))
-                lines.write(json.dumps([mutant.key, outcomes[-1][1]]) + "\n")
-                print(f"[{len(outcomes)}/{len(mutants)}] {outcomes[-1][1]}: {mutant}", flush=True)
+    def work(copy: Copy) -> None:
+        for mutant in left:  # a list's iterator may be shared by threads
+            outcomes.append((mutant, try_one(mutant, copy, suite)))
+            lines.write(json.dumps([mutant.key, outcomes[-1][1]]) + "\n")
+            print(f"[{len(outcomes)}/{len(mutants)}] {outcomes[-1][1]}: {mutant}", flush=True)
 
     with (
         OUTCOMES.open("a" if arguments.resume else "w", encoding="utf-8", buffering=1) as lines,
