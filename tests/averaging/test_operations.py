@@ -232,6 +232,16 @@ class TestTies:
         assert mean["embed"].data_ptr() == mean["head"].data_ptr()
         assert mean["head"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
 
+    def test_of_one_input_give_another_both_names(self, tmp_path):
+        """Libraries differ in which of two names they leave out."""
+        shared = torch.tensor([1.0])
+        torch.save({"embed": shared, "head": shared}, tmp_path / "0.bin")
+        torch.save({"head": torch.tensor([3.0])}, tmp_path / "1.bin")
+        average_checkpoints([tmp_path / "0.bin", tmp_path / "1.bin"], tmp_path / "mean.pt")
+        assert {name: tensor.item() for name, tensor in torch.load(tmp_path / "mean.pt").items()} == {
+            "embed": 2.0, "head": 2.0,
+        }  # fmt: skip
+
     def test_end_where_one_input_has_two_tensors(self, tmp_path):
         shared = torch.tensor([1.0])
         torch.save({"embed": shared, "head": shared}, tmp_path / "0.bin")

@@ -47,6 +47,18 @@ class TestArchives:
             "'a.pt' is no PyTorch file: its directory does not agree with its records." + NOTHING
         )
 
+    @pytest.mark.parametrize("change", [(0, b"PK\x05\x06"), (30, b"b")])
+    def test_whose_records_are_others_are_refused(self, refused, tmp_path, change):
+        """What stands before a record has another signature, or another name, than the directory says."""
+        torch.save({"w": torch.ones(3)}, tmp_path / "a.pt")
+        contents = bytearray((tmp_path / "a.pt").read_bytes())
+        at = contents.index(b"PK\x03\x04", 1) + change[0]
+        contents[at : at + len(change[1])] = change[1]
+        (tmp_path / "a.pt").write_bytes(contents)
+        assert refused(tmp_path / "a.pt") == (
+            "'a.pt' is no PyTorch file: its directory does not agree with its records." + NOTHING
+        )
+
     def test_whose_long_lengths_disagree_are_refused(self, refused, tmp_path):
         with (
             zipfile.ZipFile(tmp_path / "a.pt", "w") as archive,
