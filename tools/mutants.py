@@ -235,7 +235,14 @@ class Copy:
             f"@{chosen}",
         ]
         paths = os.pathsep.join(str(self.root / name) for name in ("src", "tools"))
-        variables = os.environ | {"PYTHONPATH": paths, "TREEFOLD_CASES": CASES} | environment
+        home = Path(sys.prefix)  # has MPICH's launcher and libraries, if that is installed
+        variables = os.environ | {
+            "PYTHONPATH": paths,
+            "PATH": os.pathsep.join([str(home / "bin"), os.environ.get("PATH", "")]),
+            "LD_LIBRARY_PATH": str(home / "lib"),
+            "TREEFOLD_CASES": CASES,
+            **environment,
+        }
         with (self.root / "pytest.log").open("w", encoding="utf-8") as log:
             pytest = subprocess.Popen(  # noqa: S603 - our own command
                 command, cwd=self.root, env=variables, stdout=log, stderr=log, start_new_session=True
