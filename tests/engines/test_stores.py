@@ -125,6 +125,7 @@ class TestStartAside:
 
             go = threading.Event()
             answer = begin(go)
+            start_aside(lambda: None).result()  # which forgets others only if they have ended
             go.set()
             answer.result()
         """
