@@ -5,10 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from saved_files import save, write_index
-
-#: A few blocks of 4 MiB.
-LITTLE = 32 << 20
+from saved_files import LITTLE, save, write_index
 
 
 def tree(folder):

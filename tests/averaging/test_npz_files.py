@@ -6,12 +6,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from saved_files import LITTLE, Exploding
 
 from treefold.averaging import average_checkpoints
 
 MIB = 1 << 20
-#: A few blocks of 4 MiB.
-LITTLE = 32 * MIB
 
 
 def peak_of(paths, output):
@@ -32,11 +31,6 @@ def npy(shape, descr="<f8", order="False", version=1):
 def write_npz(path, contents, method=zipfile.ZIP_DEFLATED, name="w.npy"):
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr(name, contents)
-
-
-class Exploding:
-    def __reduce__(self):
-        return open, ("exploded", "w")
 
 
 class TestNpz:

@@ -6,14 +6,10 @@ import zipfile
 
 import pytest
 import torch
+from saved_files import Exploding
 
 NOTHING = " Nothing was written."
 MIB = 1 << 20
-
-
-class Exploding:
-    def __reduce__(self):
-        return open, ("exploded", "w")
 
 
 def write_pt(path, pickled, *, method=zipfile.ZIP_STORED, records=()):
