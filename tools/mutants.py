@@ -82,12 +82,13 @@ ROOMS = {
     "topology/planning/tree_packing": ["tests/planners"],
     "values": ["tests/properties", "tests/api"],
 }
-#: Rooms whose tests start processes: only by --rooms.
+#: Rooms with tests that start processes: only by --rooms.
 SLOW = ("averaging", "engines", "execution", "group", "group/bootstrap", "group/transport")
 TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/properties", "tests/planners"]
 CASES = "3"  # Random examples per property: more of them would find the same mutants.
 #: A mutant counts as endless if it takes this many times as long as the tests without it, and this many seconds more.
 PATIENCE, PATIENCE_S = 4, 30
+_NO_TESTS = 5  # pytest's exit status where all tests of a file are skipped
 SLOW_S = 3.0  # a case that takes longer is none of the quick ones
 
 #: Operators of cosmic-ray that change more than one operator or constant, and are not used.
@@ -248,7 +249,7 @@ class Copy:
                 command, cwd=self.root, env=variables, stdout=log, stderr=log, start_new_session=True
             )
             try:
-                return "caught" if pytest.wait(timeout_s) else "survived"
+                return "survived" if pytest.wait(timeout_s) in {0, _NO_TESTS} else "caught"
             except subprocess.TimeoutExpired:
                 os.killpg(pytest.pid, signal.SIGKILL)
                 pytest.wait()
@@ -257,7 +258,7 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suite:
-    """What the tests have shown without a mutant.
+    """The tests as they ran without a mutant.
 
     Attributes:
         seconds: How long each test took, by its name for pytest.
