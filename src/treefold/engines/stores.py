@@ -46,8 +46,8 @@ def start_aside(work: Callable[[], T], end: Callable[[], object] = lambda: None)
     # A daemon: a call that never returns must not keep the process from ending.
     thread = threading.Thread(target=run, daemon=True, name="treefold-side")
     thread.start()
-    # Threads that have ended are forgotten here, and not by themselves: one whose ``run`` has returned may still be the
-    # last owner of gloo's group, and end it.
+    # Threads that have ended are forgotten here, and not by themselves: after ``run`` has returned, a thread may still
+    # be the last owner of gloo's group, and end it.
     for over in [one for one in list(_under_way) if not one.is_alive()]:
         _under_way.pop(over, None)
     _under_way[thread] = end
