@@ -136,7 +136,7 @@ def dot(one: Any, other: Any, *, dtype: Any = None, group: Group | None = None) 
     return _reduce("dot", [one, other], dtype, group)
 
 
-class Contribution(NamedTuple):
+class RankSum(NamedTuple):
     """The exact sum of this rank's part, and the form of the result."""
 
     operation: str
@@ -159,14 +159,14 @@ class Contribution(NamedTuple):
         return self.backend.from_hosts([self.total.rounded(self.operation, self.dtype)], [_DEVICE])[0]
 
 
-class Ranks:
+class RankAdder:
     """The ranks of a group, which add their sums."""
 
     def __init__(self, group: Group) -> None:
         self._link = group.link
 
     @one_call
-    def add(self, read: Callable[[], Contribution]) -> Contribution:
+    def add(self, read: Callable[[], RankSum]) -> RankSum:
         """Return the sum over all ranks; if one rank cannot read its part, all fail.
 
         Raises:
@@ -182,11 +182,11 @@ class Ranks:
 def _reduce(operation: str, values: Sequence[Any], dtype: Any, group: Group | None) -> Any:
     if group is not None and not isinstance(group, Group):
         raise ArgumentError(f"group={short(group)} is no group of ranks. It takes what treefold.connect() returns.")
-    read = functools.partial(contribution, operation, values, dtype)
-    return (read() if group is None else Ranks(group).add(read)).result()
+    read = functools.partial(rank_sum, operation, values, dtype)
+    return (read() if group is None else RankAdder(group).add(read)).result()
 
 
-def contribution(operation: str, values: Sequence[Any], dtype: Any) -> Contribution:
+def rank_sum(operation: str, values: Sequence[Any], dtype: Any) -> RankSum:
     """Return the exact sum of this process's value, or of the products of two.
 
     Raises:
@@ -204,7 +204,7 @@ def contribution(operation: str, values: Sequence[Any], dtype: Any) -> Contribut
         terms.setdefault(row[0].dtype, []).append((*arrays, *arrays)[: len(values)])
     wanted = _result_dtype(operation, list(terms), dtype)
     totals = [sum_of(name, some) for name, some in terms.items()]
-    return Contribution(operation, wanted, parts[0].operand.backend, functools.reduce(ScalarSum.plus, totals))
+    return RankSum(operation, wanted, parts[0].operand.backend, functools.reduce(ScalarSum.plus, totals))
 
 
 def _parts(operation: str, value: Any) -> list[Part]:

@@ -58,7 +58,7 @@ class Form(NamedTuple):
 
 
 @dataclass
-class Contribution:
+class ReadValue:
     """A value that was read: the forms of its leaves, and their contents.
 
     Attributes:
@@ -114,7 +114,7 @@ class ValueReader:
         dtypes = dict.fromkeys(form.dtype for form in floats) if is_plain else ()
         self._readers = {dtype: _LeavesOfDtype(dtype, forms) for dtype in dtypes}
 
-    def read(self, value: Any) -> Contribution:
+    def read(self, value: Any) -> ReadValue:
         """Read a value's leaves into host memory, as views where that is possible.
 
         Raises:
@@ -127,7 +127,7 @@ class ValueReader:
             known = self._read_known(leaves, structure)
             if known is not None:
                 return known
-        read = Contribution(leaves, structure, [])
+        read = ReadValue(leaves, structure, [])
         views: dict[str, list[HostArray]] = {}
         lengths: dict[str, int] = {}
         for leaf, path in zip(leaves, leaf_paths(structure), strict=True):
@@ -142,9 +142,9 @@ class ValueReader:
         read.floats = {real: Pieces.of(parts) for real, parts in views.items()}
         return read
 
-    def _read_known(self, leaves: list[Any], structure: optree.PyTreeSpec) -> Contribution | None:
+    def _read_known(self, leaves: list[Any], structure: optree.PyTreeSpec) -> ReadValue | None:
         """Read a value by the fast path, all leaves of a dtype in one call; return None if it needs the slow path."""
-        read = Contribution(leaves, structure, self._forms)
+        read = ReadValue(leaves, structure, self._forms)
         for dtype, reader in self._readers.items():
             starts = reader.find(leaves)
             if starts is None:
@@ -276,7 +276,7 @@ def like(example: Example, made: HostArray | None, form: Form) -> Any:
     return made_there if example.device is None else backend.copy_to(made_there, example.device)
 
 
-def _keep(read: Contribution, form: Form, leaf: Any, view: Any) -> None:
+def _keep(read: ReadValue, form: Form, leaf: Any, view: Any) -> None:
     """Keep the contents of a leaf that is no float: integers as an array, others as a digest."""
     if form.kind == "whole":
         read.wholes.append(view)

@@ -17,7 +17,7 @@ from treefold.backends.tracing import as_written
 from treefold.calls.arguments import read_number
 from treefold.errors import ArgumentError
 from treefold.errors.words import short
-from treefold.partials.leaves import Contribution, Example, ValueReader, container_difference, example_of, like
+from treefold.partials.leaves import Example, ReadValue, ValueReader, container_difference, example_of, like
 from treefold.partials.totals import ONE, Totals
 from treefold.reduce_op import ReduceOp
 from treefold.values.structure import unflatten
@@ -67,7 +67,7 @@ class _Running:
         with first._intact(), second._intact():  # noqa: SLF001 - its own class
             if other._totals.forms:
                 totals, structure = other._totals, other._structure
-                self._prepare(Contribution([], structure, totals.forms, digests=totals.digests), other._examples)
+                self._prepare(ReadValue([], structure, totals.forms, digests=totals.digests), other._examples)
                 with self._changing():
                     self._totals.merge(totals)
 
@@ -160,26 +160,26 @@ class _Running:
     @as_written
     def _add(self, value: Any, words: int) -> None:
         with self._intact():
-            contribution = self._reader.read(value)
-            self._prepare(contribution, None)
+            read = self._reader.read(value)
+            self._prepare(read, None)
             with self._changing():
-                self._totals.add(contribution, words)
+                self._totals.add(read, words)
 
-    def _prepare(self, contribution: Contribution, examples: list[Example] | None) -> None:
+    def _prepare(self, read: ReadValue, examples: list[Example] | None) -> None:
         """Check a value before it is added; the first one sets the structure, shapes and dtypes of all others.
 
         ``examples``: descriptions of the leaves of the result; None makes them from the leaves of the value.
         """
-        structure = contribution.structure
+        structure = read.structure
         if self._totals.forms:
-            self._totals.check(contribution.forms, contribution.digests, "This value", "those before")
+            self._totals.check(read.forms, read.digests, "This value", "those before")
             if self._structure is not None and structure is not None and structure != self._structure:
                 raise container_difference(self._structure, structure)
         else:
-            self._totals = Totals.of(contribution.forms, contribution.digests)
+            self._totals = Totals.of(read.forms, read.digests)
         if self._structure is None and structure is not None:
             self._structure = structure
-            self._examples = [example_of(leaf) for leaf in contribution.leaves] if examples is None else examples
+            self._examples = [example_of(leaf) for leaf in read.leaves] if examples is None else examples
             self._reader.expect(structure, self._totals.forms)
 
     @contextmanager

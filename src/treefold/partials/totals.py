@@ -16,7 +16,7 @@ from treefold.backends.numpy_partial import FRACTION, Factor
 from treefold.dtypes import INTEGERS, numpy_dtype
 from treefold.errors import ArgumentError
 from treefold.errors.words import short
-from treefold.partials.leaves import Contribution, Form, difference
+from treefold.partials.leaves import Form, ReadValue, difference
 from treefold.partials.partial_sum import REALS, PartialSum, finish_between
 from treefold.reduce_op import ReduceOp
 
@@ -103,13 +103,13 @@ class Totals:
             differ = [one != other for one, other in zip(self.digests, digests, strict=True)]
             raise ArgumentError.flags(equal[differ.index(True)])
 
-    def add(self, contribution: Contribution, words: int) -> None:
+    def add(self, read: ReadValue, words: int) -> None:
         """Add a value that has passed ``check``, times a weight in units of 2**-64; with 0 it is only counted."""
         if words:
             factor = Factor(words)
-            for dtype, pieces in contribution.floats.items():
+            for dtype, pieces in read.floats.items():
                 self.floats[dtype].add(pieces, factor)
-            for total, part in zip(self.wholes, contribution.wholes, strict=True):
+            for total, part in zip(self.wholes, read.wholes, strict=True):
                 np.add(total, part.astype(object) * words, out=total)
         self.count += 1
         self.words += words

@@ -14,12 +14,12 @@ from treefold.backends import backend_of
 from treefold.backends.tracing import untraced
 from treefold.errors import ArgumentError, CallMismatchError, NotFiniteError, TreefoldError
 from treefold.errors.words import short
-from treefold.exact import Contribution, Ranks, contribution
+from treefold.exact import RankAdder, RankSum, rank_sum
 from treefold.exact.scalar_sum import ScalarSum
 from treefold.group import Group
 
 #: Returns the sum of squares of this process, or of some ranks together.
-_Read = Callable[[], Contribution]
+_Read = Callable[[], RankSum]
 _NORM_TYPE = 2.0
 #: torch adds this to the norm before it divides by it.
 _ABOVE_ZERO = 1e-6
@@ -89,7 +89,7 @@ def clip_grad_norm_(
     return total
 
 
-def _sum_of_squares(gradients: Sequence[torch.Tensor]) -> Contribution:
+def _sum_of_squares(gradients: Sequence[torch.Tensor]) -> RankSum:
     """Return the exact sum of the squares of this rank's gradients, with all ranks' parts of those that are sharded.
 
     Raises:
@@ -113,26 +113,26 @@ def _sum_of_squares(gradients: Sequence[torch.Tensor]) -> Contribution:
     return functools.reduce(_plus, made)
 
 
-def _of_tensors(tensors: Sequence[torch.Tensor], failed: TreefoldError | None) -> Contribution:
+def _of_tensors(tensors: Sequence[torch.Tensor], failed: TreefoldError | None) -> RankSum:
     if failed is not None:
         raise failed
-    return contribution("norm", [tensors, tensors], None)
+    return rank_sum("norm", [tensors, tensors], None)
 
 
-def _nothing() -> Contribution:
+def _nothing() -> RankSum:
     """Return the contribution of a rank without gradients."""
     backend = backend_of(torch.empty(0))
     if backend is None:
         raise AssertionError
-    return Contribution("norm", "float32", backend, ScalarSum())
+    return RankSum("norm", "float32", backend, ScalarSum())
 
 
-def _plus(one: Contribution, other: Contribution) -> Contribution:
+def _plus(one: RankSum, other: RankSum) -> RankSum:
     dtype = "float64" if "float64" in {one.dtype, other.dtype} else "float32"
     return one._replace(dtype=dtype, total=one.total.plus(other.total))
 
 
-def _over(group: Any, read: _Read) -> Contribution:
+def _over(group: Any, read: _Read) -> RankSum:
     """Return the sum over all ranks of a group, or of this process alone if there is no group.
 
     Raises:
@@ -142,12 +142,12 @@ def _over(group: Any, read: _Read) -> Contribution:
     if group is None:
         return read()
     if isinstance(group, Group):
-        return Ranks(group).add(read)
+        return RankAdder(group).add(read)
     if not (distributed.is_available() and isinstance(group, distributed.ProcessGroup)):
         raise ArgumentError(
             f"clip_grad_norm_ got group={short(group)}. It takes what treefold.connect() returns, or a ProcessGroup."
         )
-    own: Contribution | TreefoldError
+    own: RankSum | TreefoldError
     try:
         own = read()
     except TreefoldError as error:

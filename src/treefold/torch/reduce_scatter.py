@@ -19,7 +19,7 @@ _OPS = {distributed.ReduceOp.SUM: ReduceOp.SUM, distributed.ReduceOp.AVG: Reduce
 
 
 @untraced
-class _Exchange(distributed.Work):  # type: ignore[misc] # mypy does not read torch
+class _ScatterWork(distributed.Work):  # type: ignore[misc] # mypy does not read torch
     """An exchange under way; ``wait`` adds up its parts."""
 
     def __init__(self, exchange: Any, parts: Sequence[torch.Tensor], output: torch.Tensor, op: ReduceOp) -> None:
@@ -79,7 +79,7 @@ def exact_reduce_scatter(
         raise ArgumentError("exact_reduce_scatter got a tensor that is not contiguous. Pass contiguous tensors.")
     received = torch.empty_like(input)
     exchange = distributed.all_to_all_single(received.view(-1), input.view(-1), group=group, async_op=True)
-    work = _Exchange(exchange, received.view(size, *output.shape).unbind(), output, _OPS[op])
+    work = _ScatterWork(exchange, received.view(size, *output.shape).unbind(), output, _OPS[op])
     if async_op:
         return work
     work.wait()

@@ -28,7 +28,7 @@ _Group = TypeVar("_Group", bound=type)
 _FIELDS = {"op": "reduceOp", "root": "rootRank"}
 
 
-class _Form(NamedTuple):
+class _Signature(NamedTuple):
     """The arguments of a method: tensors and sizes, then options or some of their fields.
 
     Args:
@@ -48,56 +48,58 @@ class _Form(NamedTuple):
 
 
 _OP, _ROOT, _TIMEOUT = ("op", "timeout"), ("root", "timeout"), ("timeout",)
-_FORMS = {
-    "allreduce": _Form(1, c10d.AllreduceOptions, _OP, takes_lists=True),
-    "allreduce_coalesced": _Form(1, c10d.AllreduceCoalescedOptions),
-    "reduce": _Form(1, c10d.ReduceOptions, ("root", *_OP), takes_lists=True),
-    "reduce_scatter": _Form(2, c10d.ReduceScatterOptions, _OP, takes_lists=True),
-    "reduce_scatter_single": _Form(2, c10d.ReduceScatterOptions, older="_reduce_scatter_base"),
-    "reduce_scatter_single_coalesced": _Form(2, c10d.ReduceScatterOptions, older="reduce_scatter_tensor_coalesced"),
-    "broadcast": _Form(1, c10d.BroadcastOptions, _ROOT, takes_lists=True),
-    "allgather": _Form(2, c10d.AllgatherOptions, _TIMEOUT, takes_lists=True),
-    "allgather_coalesced": _Form(2, c10d.AllgatherOptions),
-    "all_gather_single": _Form(2, c10d.AllgatherOptions, older="_allgather_base"),
-    "all_gather_single_coalesced": _Form(2, c10d.AllgatherOptions, older="allgather_into_tensor_coalesced"),
-    "gather": _Form(2, c10d.GatherOptions, _ROOT, takes_lists=True),
-    "scatter": _Form(2, c10d.ScatterOptions, _ROOT, takes_lists=True),
-    "alltoall": _Form(2, c10d.AllToAllOptions, _TIMEOUT),
-    "all_to_all_single": _Form(4, c10d.AllToAllOptions, _TIMEOUT, older="alltoall_base"),
-    "barrier": _Form(0, c10d.BarrierOptions, _TIMEOUT),
-    "send": _Form(3),
-    "recv": _Form(3),
-    "recv_anysource": _Form(2),
+_SIGNATURES = {
+    "allreduce": _Signature(1, c10d.AllreduceOptions, _OP, takes_lists=True),
+    "allreduce_coalesced": _Signature(1, c10d.AllreduceCoalescedOptions),
+    "reduce": _Signature(1, c10d.ReduceOptions, ("root", *_OP), takes_lists=True),
+    "reduce_scatter": _Signature(2, c10d.ReduceScatterOptions, _OP, takes_lists=True),
+    "reduce_scatter_single": _Signature(2, c10d.ReduceScatterOptions, older="_reduce_scatter_base"),
+    "reduce_scatter_single_coalesced": _Signature(
+        2, c10d.ReduceScatterOptions, older="reduce_scatter_tensor_coalesced"
+    ),
+    "broadcast": _Signature(1, c10d.BroadcastOptions, _ROOT, takes_lists=True),
+    "allgather": _Signature(2, c10d.AllgatherOptions, _TIMEOUT, takes_lists=True),
+    "allgather_coalesced": _Signature(2, c10d.AllgatherOptions),
+    "all_gather_single": _Signature(2, c10d.AllgatherOptions, older="_allgather_base"),
+    "all_gather_single_coalesced": _Signature(2, c10d.AllgatherOptions, older="allgather_into_tensor_coalesced"),
+    "gather": _Signature(2, c10d.GatherOptions, _ROOT, takes_lists=True),
+    "scatter": _Signature(2, c10d.ScatterOptions, _ROOT, takes_lists=True),
+    "alltoall": _Signature(2, c10d.AllToAllOptions, _TIMEOUT),
+    "all_to_all_single": _Signature(4, c10d.AllToAllOptions, _TIMEOUT, older="alltoall_base"),
+    "barrier": _Signature(0, c10d.BarrierOptions, _TIMEOUT),
+    "send": _Signature(3),
+    "recv": _Signature(3),
+    "recv_anysource": _Signature(2),
 }
 
 
 def as_pytorchs(group: _Group) -> _Group:
     """Give a class's methods the signatures of PyTorch's process groups; the methods get lists and options."""
-    for name, form in _FORMS.items():
+    for name, signature in _SIGNATURES.items():
         method = getattr(group, name)
-        for one in filter(None, (name, form.older)):
-            setattr(group, one, _as_pytorchs(method, one, form))
+        for one in filter(None, (name, signature.older)):
+            setattr(group, one, _as_pytorchs(method, one, signature))
     return group
 
 
-def _as_pytorchs(method: Callable[..., Any], name: str, form: _Form) -> Callable[..., Any]:
+def _as_pytorchs(method: Callable[..., Any], name: str, signature: _Signature) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(group: Any, *arguments: Any, **named: Any) -> Any:
         group.check_process()
         other = group.elsewhere(device_of(arguments))
         if other is not None:
             return getattr(other, name)(*arguments, **named)
-        if form.options is None:
+        if signature.options is None:
             return method(group, *arguments, **named)
-        brought, rest = arguments[: form.num_before], arguments[form.num_before :]
-        if form.takes_lists and any(isinstance(one, torch.Tensor) for one in brought):
+        brought, rest = arguments[: signature.num_before], arguments[signature.num_before :]
+        if signature.takes_lists and any(isinstance(one, torch.Tensor) for one in brought):
             brought = tuple([one] for one in brought)
-        return method(group, *brought, _options(name, form, *rest, **named))
+        return method(group, *brought, _options(name, signature, *rest, **named))
 
     return call
 
 
-def _options(call: str, form: _Form, *given: Any, **named: Any) -> Any:
+def _options(call: str, signature: _Signature, *given: Any, **named: Any) -> Any:
     """Return the options of a call: those that were passed, or new ones with the fields that were.
 
     Raises:
@@ -107,10 +109,10 @@ def _options(call: str, form: _Form, *given: Any, **named: Any) -> Any:
     brought = [*given, *named.values()]
     if len(brought) == 1 and hasattr(brought[0], "timeout"):  # as every class of options has
         return brought[0]
-    if len(given) > len(form.fields) or not named.keys() <= {*form.fields}:
-        raise ProcessGroupError.arguments(call, [*map(short, given), *named], ["opts", *form.fields])
-    options = form.options()
-    for name, value in (*zip(form.fields, given, strict=False), *named.items()):
+    if len(given) > len(signature.fields) or not named.keys() <= {*signature.fields}:
+        raise ProcessGroupError.arguments(call, [*map(short, given), *named], ["opts", *signature.fields])
+    options = signature.options()
+    for name, value in (*zip(signature.fields, given, strict=False), *named.items()):
         if value is not None:
             setattr(options, _FIELDS.get(name, name), value)
     return options

@@ -20,7 +20,7 @@ from treefold.torch.training.checking import ORDERS, compare, restored
 from treefold.torch.training.digests import digests, layout_problem, together
 from treefold.torch.training.generators import seeded
 from treefold.torch.training.model_gradients import ModelGradients
-from treefold.torch.training.step import Step
+from treefold.torch.training.step import OpenStep
 
 
 class MicroBatches:
@@ -73,7 +73,7 @@ class MicroBatches:
         connected = functools.cache(connect)
         self._model, self._group = model, _as_group(group, connected)
         self._gradients = ModelGradients(model, self._group, connected)
-        self._step: Step | None = None
+        self._step: OpenStep | None = None
 
     @property
     def rank(self) -> int:
@@ -103,7 +103,7 @@ class MicroBatches:
         """
         if type(step) is not int or step < 0:
             raise ArgumentError(f"mine() got step={short(step)}. It takes a whole number of 0 or more.")
-        self._step = Step(step, self.per_step)
+        self._step = OpenStep(step, self.per_step)
         self._gradients.begin()
         rounds = -(-self.per_step // self.ranks)
         return [(self.rank + turn * self.ranks) % self.per_step for turn in range(rounds)]
@@ -229,7 +229,7 @@ class MicroBatches:
         found = []
         with restored(self._model):
             for index in (each % self.per_step for each in ORDERS[self.rank % len(ORDERS)]):
-                self._step = Step(0, self.per_step)
+                self._step = OpenStep(0, self.per_step)
                 with self._gradients.one_pass(0), seeded(self.seed, 0, index):
                     compute(0, index)
                     logged = {f"logged {name}": value.hex() for name, value in self._step.values.items()}
@@ -272,7 +272,7 @@ class MicroBatches:
         self._gradients.begin()
         self.next_step = state["next_step"]
 
-    def _begun(self) -> Step:
+    def _begun(self) -> OpenStep:
         if self._step is None:
             raise ArgumentError("No step has begun. Call mine(step), and compute the micro-batches that it returns.")
         return self._step

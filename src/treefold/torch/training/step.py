@@ -16,7 +16,7 @@ from treefold.group import Group
 _UNITS = 1 << 1074
 
 
-class _Record(NamedTuple):
+class _StepRecord(NamedTuple):
     """One rank's record of a step, which all ranks exchange as a line of JSON.
 
     Attributes:
@@ -37,7 +37,7 @@ class _Record(NamedTuple):
     specials: dict[str, float]
 
 
-class Step:
+class OpenStep:
     """A step that has begun, and is not reduced yet. ``values``: the numbers that the open micro-batch has logged."""
 
     def __init__(self, number: int, per_step: int) -> None:
@@ -122,11 +122,11 @@ class Step:
                 names. All ranks raise it.
 
         """
-        own = _Record(self._is_broken, self._words, self._counts, used, self._sums, self._specials)
+        own = _StepRecord(self._is_broken, self._words, self._counts, used, self._sums, self._specials)
         records = [own]
         if group is not None:
             lines = group.all_gather(np.frombuffer(json.dumps(own).encode() + b"\n", np.uint8))
-            records = [_Record(*json.loads(line)) for line in np.asarray(lines).tobytes().splitlines()]
+            records = [_StepRecord(*json.loads(line)) for line in np.asarray(lines).tobytes().splitlines()]
         counts = [sum(column) for column in zip(*[one.counts for one in records], strict=True)]
         for rank, one in enumerate(records):
             if one.is_broken:
