@@ -7,7 +7,8 @@ import pytest
 from torch.distributed import HashStore, PrefixStore
 
 import treefold
-from treefold.errors import ArgumentError
+from treefold.errors import ArgumentError, ConnectError
+from treefold.group.bootstrap.rank_sources import StoreBootstrap
 
 
 class TestStore:
@@ -41,3 +42,12 @@ class TestStore:
         with pytest.raises(ArgumentError) as raised:
             treefold.connect(source, **given)
         assert str(raised.value).startswith(sentence)
+
+    def test_of_a_job_that_counts_its_ranks_from_1(self):
+        with pytest.raises(ConnectError) as raised:
+            StoreBootstrap(HashStore(), 2, 2, "job")
+        assert str(raised.value) == (
+            "The group did not form: rank 2 is not one of 2 ranks, which count from 0 to 1. "
+            "Start every rank with its own number, and with the number of all."
+        )
+        assert raised.value.ranks == (2,)

@@ -1,10 +1,12 @@
 """The conditions on a ticket and on the folder that it names."""
 
+import math
+
 import numpy as np
 import pytest
 from rank_processes import World
 
-from treefold.errors import ConnectError, GroupError
+from treefold.errors import ArgumentError, ConnectError, GroupError
 from treefold.group import Ticket, connect
 
 
@@ -16,6 +18,14 @@ def finish(me):
 class TestLimits:
     def test_a_group_of_one(self, ranks):
         assert ranks.run(World(finish, 1, timeout_seconds=None))[0].value == 1.0
+
+    @pytest.mark.parametrize("name", ["timeout_seconds", "connect_timeout_seconds"])
+    @pytest.mark.parametrize("seconds", [0, -1.5, math.nan, True, "5", None])
+    def test_a_wait_that_is_no_time(self, tmp_path, name, seconds):
+        ticket = str(Ticket(str(tmp_path), "0" * 64, 0, 2))
+        with pytest.raises(ArgumentError) as raised:
+            connect(ticket, **{"connect_timeout_seconds": 1, name: seconds})
+        assert str(raised.value) == f"connect() got {name}={seconds!r}. It takes a number of seconds above 0."
 
     def test_a_folder_that_others_can_read(self, tmp_path):
         tmp_path.chmod(0o755)
