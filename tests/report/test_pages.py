@@ -31,6 +31,11 @@ class TestHtmlTable:
         assert html.count('<td class="long">') == html.count("<td>") == 2
         assert '<th scope="col" class="long">c</th>' in html
 
+    def test_lets_only_long_names_of_rows_break_on_phones(self):
+        html = html_table(Table(("", "a"), (("256 MiB", "1"), ("largest difference of a weight", "2"))))
+        assert '<th scope="row">256 MiB</th>' in html
+        assert '<th scope="row" class="name">largest difference of a weight</th>' in html
+
     def test_scrolls_by_itself(self):
         assert html_table(Table(("a",), ())).startswith('<div class="table" role="region" aria-label="table" tabindex')
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 PHONE = 344.0  # The width that frames leave on a screen of 390 pixels.
 _LONG = 40  # A cell with more characters is broken into lines.
+_LONG_NAME = 16  # The name of a row with more characters is broken into lines on phones.
 #: A number that matters: its name, its value as written, and a few words of context.
 Figure = tuple[str, str, str]
 
@@ -141,13 +142,16 @@ def html_table(table: PageTable) -> str:
     head = "".join(
         f'<th scope="col"{kind}>{html.escape(cell)}</th>' for kind, cell in zip(kinds, table.header, strict=True)
     )
-    rows = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th>{_cells(cells, kinds[1:])}</tr>' for name, *cells in table.rows
-    )
+    rows = "".join(f"<tr>{_name(name)}{_cells(cells, kinds[1:])}</tr>" for name, *cells in table.rows)
     return (
         f'<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _name(name: str) -> str:
+    kind = ' class="name"' if len(name) > _LONG_NAME else ""
+    return f'<th scope="row"{kind}>{html.escape(name)}</th>'
 
 
 def _cells(cells: Sequence[str], kinds: Sequence[str]) -> str:
@@ -204,5 +208,6 @@ footer{margin:1.4rem .2rem 0}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;font-size:.86rem}
 .facts dd{overflow-wrap:anywhere}
 @media(max-width:30rem){main{padding:1.2rem .6rem 2rem}section{padding:.9rem .8rem}h1{font-size:1.4rem}
-.figures{grid-template-columns:1fr 1fr}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}}
+.figures{grid-template-columns:1fr 1fr}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}
+th.name{white-space:normal}}
 """
