@@ -160,7 +160,7 @@ class RankSum(NamedTuple):
 
 
 class RankAdder:
-    """The ranks of a group, which add their sums."""
+    """Adds the sums of all ranks of a group."""
 
     def __init__(self, group: Group) -> None:
         self._link = group.link
