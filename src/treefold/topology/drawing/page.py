@@ -133,7 +133,7 @@ def _section(section: Section) -> str:
 def html_table(table: PageTable) -> str:
     """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped.
 
-    Columns of long words, not figures, are set left and broken into lines.
+    Columns of long words, not figures, are set left and broken into lines; so are long names of rows on phones.
     """
     kinds = [
         ' class="long"' if max(map(len, column)) > _LONG else ""
