@@ -89,7 +89,7 @@ def scatter_wrongly(group, what):
 
 
 def exchange(group, axis):
-    """Rank r sends r + s rows to rank s; then equal parts, in place."""
+    """Rank r sends r + s rows to rank s; then equal parts, in place, and back as a stream of several parts."""
     lengths = [group.rank + other for other in range(group.size)]
     value = np.array([row for other, count in enumerate(lengths) for row in rows(group.rank, other, count)]).reshape(
         -1, 2
