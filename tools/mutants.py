@@ -88,7 +88,7 @@ TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/proper
 CASES = "3"  # Random examples per property: more of them would find the same mutants.
 #: A mutant counts as endless if it takes this many times as long as the tests without it, and this many seconds more.
 PATIENCE, PATIENCE_S = 4, 30
-_NO_TESTS = 5  # pytest's exit status where all tests of a file are skipped
+_NO_TESTS = 5  # pytest's exit status where a file is skipped as a whole
 SLOW_S = 3.0  # a case that takes longer is none of the quick ones
 
 #: Operators of cosmic-ray that change more than one operator or constant, and are not used.
